@@ -1,0 +1,91 @@
+"""Planned faults: where in a step, on whom, and of what kind. Their execution is in ``actors.faults``."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .errors import ConfigError
+
+
+class FaultPoint(StrEnum):
+    """A named place in the life of a rank at which a fault can be injected."""
+
+    BEFORE_FORWARD = "before_forward"
+    IN_FORWARD = "in_forward"
+    IN_BACKWARD = "in_backward"
+    FIRST_BUCKET = "first_bucket"
+    MIDDLE_BUCKET = "middle_bucket"
+    LAST_BUCKET = "last_bucket"
+    IN_TRANSFER = "in_transfer"
+    BEFORE_VOTE = "before_vote"
+    IN_VOTE = "in_vote"
+    AFTER_VOTE = "after_vote"
+    IN_OPTIMIZER = "in_optimizer"
+    IN_REPORT = "in_report"
+    IN_REBUILD = "in_rebuild"
+    IN_EXTENSION = "in_extension"
+
+
+class FaultKind(StrEnum):
+    """What happens to the target process."""
+
+    SIGKILL = "sigkill"
+    SIGSTOP = "sigstop"
+    EXCEPTION = "exception"
+
+
+class FaultTarget(StrEnum):
+    """Which process is hit."""
+
+    RANK = "rank"
+
+
+_PER_MICROBATCH = {
+    FaultPoint.BEFORE_FORWARD,
+    FaultPoint.IN_FORWARD,
+    FaultPoint.IN_BACKWARD,
+    FaultPoint.IN_EXTENSION,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planned fault.
+
+    Args:
+        step: optimizer step (0-based) in which it fires.
+        replica: index of the replica that is hit, as numbered in the first world.
+        coordinate: place inside the replica.
+        point: a ``FaultPoint`` or its name.
+        kind: a ``FaultKind`` or its name.
+        target: a ``FaultTarget`` or its name.
+        microbatch: only at the n-th microbatch (0-based) that the rank computes in this step;
+            None means the first. Only for points inside a microbatch.
+
+    Raises:
+        ConfigError: an unknown name, a negative number, or ``microbatch`` at a point outside a microbatch.
+    """
+
+    step: int
+    replica: int
+    coordinate: int = 0
+    point: FaultPoint | str = FaultPoint.IN_BACKWARD
+    kind: FaultKind | str = FaultKind.SIGKILL
+    target: FaultTarget | str = FaultTarget.RANK
+    microbatch: int | None = None
+
+    def __post_init__(self) -> None:
+        for field, names in (("point", FaultPoint), ("kind", FaultKind), ("target", FaultTarget)):
+            value = getattr(self, field)
+            try:
+                object.__setattr__(self, field, names(str(value)))
+            except ValueError:
+                known = ", ".join(names)
+                raise ConfigError(f"Fault.{field}={value!r} is not known; use one of: {known}") from None
+        for field in ("step", "replica", "coordinate"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"Fault.{field}={getattr(self, field)} must not be negative")
+        if self.microbatch is not None:
+            if self.point not in _PER_MICROBATCH:
+                raise ConfigError(f"Fault.microbatch is only for points inside a microbatch, not {self.point}")
+            if self.microbatch < 0:
+                raise ConfigError(f"Fault.microbatch={self.microbatch} must not be negative")

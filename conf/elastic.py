@@ -1,0 +1,129 @@
+"""How a run survives: the typed elastic configuration, checked against itself when it is made."""
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+from .chaos import Fault
+from .errors import ConfigError
+
+
+class Reduction(StrEnum):
+    """How gradients are summed over microbatches."""
+
+    EXACT = "exact"
+    FLOAT = "float"
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Every deadline of a run, in seconds. They must be ordered; see ``__post_init__``.
+
+    Attributes:
+        heartbeat_interval: how often a rank's control thread says that it lives.
+        heartbeat: silence after which a rank is suspected.
+        probe: how long a suspect may take to answer before it is fenced and killed.
+        confirm: how long a killed rank's end is awaited before the others go on without the proof.
+        collective: upper bound of one collective; only the last resort, detection is faster.
+        build: upper bound for building one communicator.
+        recovery: upper bound of one attempt at recovery, as a rank waits for it.
+        start: how long ranks may take to start and to reach ``begin``.
+        finish: how long ranks may take to return after the last step.
+        orphan: how long a rank lives without hearing from any controller.
+        driver: how long a foreground run outlives its driver.
+    """
+
+    heartbeat_interval: float = 0.5
+    heartbeat: float = 5.0
+    probe: float = 2.0
+    confirm: float = 2.0
+    collective: float = 60.0
+    build: float = 15.0
+    recovery: float = 120.0
+    start: float = 300.0
+    finish: float = 300.0
+    orphan: float = 20.0
+    driver: float = 8.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not isinstance(value, int | float) or not value > 0:
+                raise ConfigError(f"timeouts.{item.name}={value!r} must be a positive number of seconds")
+        order = (
+            ("heartbeat_interval", "heartbeat"),
+            ("heartbeat", "collective"),
+            ("probe", "collective"),
+            ("collective", "recovery"),
+            ("build", "recovery"),
+        )
+        for lower, upper in order:
+            if not getattr(self, lower) < getattr(self, upper):
+                raise ConfigError(
+                    f"timeouts.{lower}={getattr(self, lower):g} must be shorter than "
+                    f"timeouts.{upper}={getattr(self, upper):g}"
+                )
+        if self.heartbeat < 2 * self.heartbeat_interval:
+            raise ConfigError("timeouts.heartbeat must be at least two heartbeat intervals")
+
+
+@dataclass(frozen=True)
+class ElasticConfig:
+    """How the run keeps its steps whole.
+
+    Args:
+        microbatches_per_step: B, the microbatches that every optimizer step sums, whatever the world is.
+        ranks_per_replica: R, ranks that hold one model copy together.
+        spares: parked ranks beside the members.
+        reduction: ``exact`` (the sum does not depend on who computed what) or ``float`` (fp32 sums).
+        workload: name of the policy that gives microbatches to replicas.
+        recovery: name of the policy that answers a loss.
+        seed: root of the data order and of every RNG stream.
+        chaos: planned faults, for rehearsals and tests.
+        bucket_mib: size in MiB of one bucket of accumulated gradient.
+        timeouts: all deadlines.
+
+    Raises:
+        ConfigError: a value that cannot work, in one line.
+    """
+
+    microbatches_per_step: int
+    ranks_per_replica: int = 1
+    spares: int = 0
+    reduction: Reduction | str = Reduction.EXACT
+    workload: str = "balanced"
+    recovery: str = "auto"
+    seed: int = 0
+    chaos: tuple[Fault, ...] = ()
+    bucket_mib: float = 8.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+    def __post_init__(self) -> None:
+        for name, low in (("microbatches_per_step", 1), ("ranks_per_replica", 1), ("spares", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise ConfigError(f"elastic.{name}={value!r} must be a whole number of at least {low}")
+        if self.ranks_per_replica != 1:
+            raise ConfigError(
+                f"elastic.ranks_per_replica={self.ranks_per_replica}: only replicas of one rank can train "
+                "so far; set it to 1"
+            )
+        if self.spares:
+            raise ConfigError(f"elastic.spares={self.spares}: spares cannot be swapped in so far; set it to 0")
+        try:
+            object.__setattr__(self, "reduction", Reduction(str(self.reduction)))
+        except ValueError:
+            raise ConfigError(
+                f"elastic.reduction={self.reduction!r} is not known; use one of: {', '.join(Reduction)}"
+            ) from None
+        for name, known in (("workload", ("balanced",)), ("recovery", ("auto", "shrink"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"elastic.{name}={getattr(self, name)!r} is not known; use one of: {', '.join(known)}"
+                )
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ConfigError(f"elastic.seed={self.seed!r} must be a whole number in 0..2^63-1")
+        if not self.bucket_mib > 0:
+            raise ConfigError(f"elastic.bucket_mib={self.bucket_mib!r} must be positive")
+        object.__setattr__(self, "chaos", tuple(self.chaos))
+        if not all(isinstance(fault, Fault) for fault in self.chaos):
+            raise ConfigError("elastic.chaos must hold everstep.Fault values only")

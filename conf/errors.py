@@ -1,0 +1,37 @@
+"""Every error that everstep raises on purpose. Each says in one line what is wrong, where, and what to do."""
+
+
+class EverstepError(Exception):
+    """Base class of all errors that everstep raises on purpose."""
+
+
+class ConfigError(EverstepError):
+    """The configuration cannot work; nothing was started."""
+
+
+class RunAliveError(EverstepError):
+    """A run of this name is already alive on the cluster."""
+
+
+class RunNotFoundError(EverstepError):
+    """No run of this name is alive on the cluster."""
+
+
+class TrainingFailedError(EverstepError):
+    """The run ended without finishing its steps; the text holds the first cause."""
+
+
+class LoopError(EverstepError):
+    """The training function used the step loop in a way that would corrupt or lose a step."""
+
+
+class DataError(EverstepError):
+    """The data set cannot be trained on."""
+
+
+class NonFiniteError(EverstepError):
+    """A loss or a gradient is not finite; the text names the step, the microbatch and the rank."""
+
+
+class CommunicatorError(EverstepError):
+    """A collective failed or its group could not be built; the step is not lost, it is reduced again."""

@@ -1,0 +1,100 @@
+"""What a run says about itself: the frozen values that ``connect(run).state()`` and the reports show."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """Where a run is. ``reason`` in ``RunState`` says why it waits there."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    FINISHING = "finishing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """One recovery, from the first notice to the first commit of the new generation.
+
+    Attributes:
+        generation: the generation that it opened, as ``term.number``.
+        cause: the first cause, in one line.
+        step: the optimizer step that was in progress.
+        world_before: ranks before.
+        world_after: ranks after.
+        lost: seats that left, as ``replica.coordinate``.
+        lost_microbatches: indices that survivors computed again.
+        phases: seconds by phase, in the order in which they happened; ``total`` is their sum.
+    """
+
+    generation: str
+    cause: str
+    step: int
+    world_before: int
+    world_after: int
+    lost: tuple[str, ...] = ()
+    lost_microbatches: tuple[int, ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """One rank as the controller sees it. ``silent_s`` is the time since it was last heard of, in seconds."""
+
+    incarnation: str
+    replica: int
+    coordinate: int
+    status: str
+    node: str = ""
+    pid: int = 0
+    step: int = 0
+    silent_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One look at a run; it can be taken at any moment, also in the middle of a recovery.
+
+    Attributes:
+        run: name of the run.
+        phase: where it is.
+        reason: one line on what it is doing or waiting for.
+        generation: ``term.number`` of the newest group.
+        step: optimizer steps committed so far.
+        steps: optimizer steps in all; None until the ranks have said it.
+        world: ranks in the current group.
+        members: every rank of the run that is not gone.
+        loss: weighted mean loss of the last committed step that was heard of.
+        weight_per_s: weight (tokens, if losses are weighted by tokens) per second of late.
+        first_cause: the first failure of the run, None while there was none.
+        recoveries: finished recoveries, oldest first.
+        faults_fired: planned faults that were seen to fire.
+        error: for a failed run, what ended it, in one line.
+        traceback: for a failed run, the first traceback of the user's code, if there was one.
+        metrics: for a finished run, its final figures.
+    """
+
+    run: str
+    phase: Phase
+    reason: str
+    generation: str = ""
+    step: int = 0
+    steps: int | None = None
+    world: int = 0
+    members: tuple[MemberView, ...] = ()
+    loss: float | None = None
+    weight_per_s: float | None = None
+    first_cause: str | None = None
+    recoveries: tuple[RecoveryRecord, ...] = ()
+    faults_fired: tuple[str, ...] = ()
+    error: str | None = None
+    traceback: str | None = None
+    metrics: Mapping[str, object] = field(default_factory=dict)
