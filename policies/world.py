@@ -109,4 +109,3 @@ class Progress:
 
     done: frozenset[int] = frozenset()
     owed: frozenset[int] = frozenset()
-

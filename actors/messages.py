@@ -1,0 +1,208 @@
+"""What ranks and the controller say to each other. Control messages carry the generation that they speak of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..policies.world import Generation, Position, World
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where the rendezvous store of a generation listens; it is hosted outside the ranks."""
+
+    host: str
+    port: int
+    prefix: str
+
+
+# --- from a rank to the controller
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First words of a rank: who it is and in what environment it computes."""
+
+    incarnation: str
+    pid: int
+    node: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The rank stands in ``begin``: model built, waiting for its first generation.
+
+    Attributes:
+        signatures: SHA-256 by tensor name of the initial state; equal on all members or they may not train.
+        steps: optimizer steps in all.
+        facts: other facts that must be equal on all members (data set length, microbatch size, ...).
+    """
+
+    incarnation: str
+    signatures: Mapping[str, str]
+    steps: int
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Sign of life from the control thread, with the progress of the training thread.
+
+    Attributes:
+        loss: of the last applied step.
+        weight: of all applied steps together.
+        computed: microbatches computed so far.
+    """
+
+    incarnation: str
+    position: Position
+    stage: str
+    loss: float | None = None
+    weight: float = 0.0
+    computed: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """A promise and a fact sheet: the rank will decide nothing in ``abandons`` or before, and has this much.
+
+    Attributes:
+        abandons: the generation that it gave up.
+        position: first undecided position.
+        done: indices of that position whose gradients it holds.
+        owed: indices that it still computes.
+        cause: why, if a collective failed; None when it was asked to report.
+        accused: incarnation of the peer that the failed collective points at, if any.
+    """
+
+    incarnation: str
+    abandons: Generation
+    position: Position
+    done: frozenset[int]
+    owed: frozenset[int]
+    cause: str | None = None
+    accused: str | None = None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The rank has built the group of this generation, in ``seconds``."""
+
+    incarnation: str
+    generation: Generation
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """First decision of the rank in this generation.
+
+    Attributes:
+        spans: (start, end) of the microbatches of that step on this rank's monotonic clock, in seconds.
+        failed: when its last collective of an older generation failed, on the same clock; 0 if none did.
+        reduced: when the last reduction began, on the same clock.
+        decided: when it was decided, on the same clock.
+    """
+
+    incarnation: str
+    generation: Generation
+    position: Position
+    spans: tuple[tuple[float, float], ...]
+    failed: float
+    reduced: float
+    decided: float
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The training function raised; the rank leaves.
+
+    Attributes:
+        microbatch: index in which it raised, None outside of one.
+        samples: ids of the samples of that microbatch.
+        signature: exception type and place, to tell whether ranks raise alike.
+        error: one line.
+        final: True if another rank would fail in the same way, so that giving the work away is pointless.
+    """
+
+    incarnation: str
+    position: Position
+    microbatch: int | None
+    samples: tuple[int, ...]
+    signature: str
+    error: str
+    traceback: str
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All steps are applied and the training function has returned."""
+
+    incarnation: str
+    weights_sha256: str
+    loss: float
+    steps: int
+    computed: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FaultFired:
+    """A planned fault is about to hit this rank; ``evidence`` shows that the moment was the planned one."""
+
+    incarnation: str
+    fault: str
+    evidence: str
+
+
+FromRank = Hello | Ready | Heartbeat | Report | Joined | Resumed | Raised | Finished | FaultFired
+
+
+# --- from the controller to a rank
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Say that you live."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Decide nothing in a generation older than this one; leave its group, and report."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class Open:
+    """A new generation begins.
+
+    Attributes:
+        world: its members; ``world.generation`` names it.
+        position: first undecided position; a member that stands one before it holds its sum and decides it alike.
+        indices: by incarnation, all indices that the member contributes to ``position``.
+        store: where its members meet.
+    """
+
+    world: World
+    position: Position
+    indices: Mapping[str, tuple[int, ...]]
+    store: StoreAddress
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """You are no longer part of this run: end at once."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """The run is over: leave."""
+
+
+ToRank = Ping | Prepare | Open | Fenced | Release

@@ -1,0 +1,189 @@
+"""The group of one generation: a few collectives, asynchronous, and a way out when a peer is gone."""
+
+import re
+import time
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from ...conf.errors import CommunicatorError
+from ...policies.world import Generation
+from ..messages import StoreAddress
+from .sockets import SocketWatch
+
+
+class Pending:
+    """A collective under way. Its buffers must be left alone until ``wait`` returns."""
+
+    def __init__(self, work: dist.Work, what: str) -> None:
+        self._work = work
+        self._what = what
+
+    def wait(self) -> None:
+        """Block until it is complete here; the group's time-out bounds it.
+
+        Raises:
+            CommunicatorError: it failed; output buffers are undefined and must not be used again.
+        """
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            # The C++ stack trace would only hide the first line; the peer's name is in it.
+            raise CommunicatorError(f"{self._what}: {str(error).splitlines()[0]}") from None
+
+
+class Communicator(Protocol):
+    """Collectives among the peers of one coordinate in one generation."""
+
+    generation: Generation
+    rank: int
+    size: int
+
+    def all_to_all(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
+        """Exchange ``size`` equal parts: part i of ``source`` goes to rank i."""
+        ...
+
+    def all_gather(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
+        """Concatenate every rank's ``source`` in the order of ranks."""
+        ...
+
+    def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Pending:
+        """In place."""
+        ...
+
+    def interrupt(self) -> None:
+        """From any thread: make collectives under way fail at once, here and, by cascade, at the peers."""
+        ...
+
+    def accused(self, error: CommunicatorError) -> int | None:
+        """Rank of the peer that the error points at, if it can be told."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; may block on threads of the group, so it is called off the path of a step."""
+        ...
+
+
+class ProcessGroupCommunicator:
+    """A communicator over a raw c10d process group, which no global state of torch.distributed knows of."""
+
+    def __init__(self, group: dist.ProcessGroup | dist.Backend, generation: Generation, rank: int, size: int) -> None:
+        self._group: dist.ProcessGroup | dist.Backend | None = group
+        self.generation = generation
+        self.rank = rank
+        self.size = size
+
+    def all_to_all(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
+        return self._launch("all-to-all", lambda group: group.alltoall_base(output, source, [], []))
+
+    def all_gather(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
+        return self._launch("all-gather", lambda group: group._allgather_base(output, source))
+
+    def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Pending:
+        options = dist.AllreduceOptions()
+        options.reduceOp = op
+        return self._launch("all-reduce", lambda group: group.allreduce([tensor], options))
+
+    def interrupt(self) -> None:
+        raise NotImplementedError
+
+    def accused(self, error: CommunicatorError) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._group = None
+
+    def _launch(self, what: str, call) -> Pending:  # type: ignore[no-untyped-def]
+        group = self._group
+        if group is None:
+            raise CommunicatorError(f"{what}: the group of generation {self.generation} is closed")
+        try:
+            return Pending(call(group), f"{what} in generation {self.generation}")
+        except RuntimeError as error:
+            raise CommunicatorError(f"{what}: {str(error).splitlines()[0]}") from None
+
+
+class GlooCommunicator(ProcessGroupCommunicator):
+    """Gloo. It has no abort: the way out is to shut down the sockets that belong to this group."""
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | dist.Backend,
+        generation: Generation,
+        rank: int,
+        size: int,
+        watch: SocketWatch,
+    ) -> None:
+        super().__init__(group, generation, rank, size)
+        self._watch = watch
+
+    def interrupt(self) -> None:
+        self._watch.shut_down()
+
+    def accused(self, error: CommunicatorError) -> int | None:
+        end = re.search(r"\[([0-9a-fA-F.:]+)\]:(\d+)", str(error))
+        return self._watch.peers.get(f"{end[1]}:{end[2]}") if end else None
+
+
+class NcclCommunicator(ProcessGroupCommunicator):
+    """NCCL. Collectives are complete on the device's stream; the vote synchronises the host."""
+
+    def interrupt(self) -> None:
+        group = self._group
+        if group is not None:
+            group.abort()
+
+
+def build(
+    address: StoreAddress,
+    generation: Generation,
+    rank: int,
+    size: int,
+    *,
+    host: str,
+    device: torch.device,
+    collective_timeout: float,
+    build_timeout: float,
+) -> Communicator:
+    """Meet the peers at the generation's own store keys and build its group; blocking.
+
+    Args:
+        host: address of this machine that peers can reach.
+        collective_timeout: seconds; bound of one collective.
+        build_timeout: seconds; bound of the meeting.
+
+    Raises:
+        CommunicatorError: a peer did not come, or the store is gone.
+    """
+    started = time.monotonic()
+    try:
+        # A client of its own: a meeting that waits for a dead peer must not hold up the next generation's.
+        client = dist.TCPStore(
+            address.host,
+            address.port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=build_timeout),
+        )
+        store = dist.PrefixStore(address.prefix, client)
+        if device.type == "cuda":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timedelta(seconds=collective_timeout)
+            nccl = dist.ProcessGroupNCCL(store, rank, size, options)
+            return NcclCommunicator(nccl, generation, rank, size)
+        watch = SocketWatch()
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options._timeout = timedelta(seconds=collective_timeout)
+        gloo = dist.ProcessGroupGloo(store, rank, size, options)
+        communicator = GlooCommunicator(gloo, generation, rank, size, watch)
+        watch.learn(communicator)
+        return communicator
+    except RuntimeError as error:
+        waited = time.monotonic() - started
+        first = str(error).splitlines()[0]
+        raise CommunicatorError(
+            f"the group of generation {generation} was not built after {waited:.1f} s: {first}"
+        ) from None

@@ -1,0 +1,35 @@
+"""What must be equal on two machines so that they compute the same bits, and the settings that make it so."""
+
+import os
+import platform
+
+import torch
+
+from ...conf.elastic import Reduction
+
+
+def prepare(device: torch.device, threads: int, reduction: Reduction) -> None:
+    """Fix what would make results depend on history or luck; before the user's function is called."""
+    torch.set_num_threads(threads)
+    if reduction is Reduction.EXACT:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+        # Filling new memory is for programs that read it unwritten; it costs a pass over every buffer.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def fingerprint(device: torch.device) -> dict[str, str]:
+    """Facts that must be equal on all members: versions, instruction set, threads, device type."""
+    facts = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "instruction set": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "device": device.type,
+    }
+    if device.type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = str(torch.version.cuda)
+    return facts

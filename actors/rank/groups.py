@@ -1,0 +1,105 @@
+"""Groups of this rank by generation: built in the background, interrupted from any thread, freed off the path."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from ...conf.errors import CommunicatorError
+from ...policies.world import Generation
+from ..messages import Open
+from .communicator import Communicator
+
+Build = Callable[[Open], Communicator]
+
+
+class Groups:
+    """Every group that this process has made and not yet freed.
+
+    Args:
+        build: meets the peers of an ``Open``; blocking, raises CommunicatorError.
+        on_built: called on the building thread with the generation and the seconds that it took.
+        on_failed: called on the building thread with the generation and the error.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        on_built: Callable[[Generation, float], None],
+        on_failed: Callable[[Generation, CommunicatorError], None],
+    ) -> None:
+        self._build = build
+        self._on_built = on_built
+        self._on_failed = on_failed
+        self._lock = threading.Lock()
+        self._futures: dict[Generation, Future[Communicator]] = {}
+
+    def open(self, message: Open) -> None:
+        """Begin to build the group of a new generation; training goes on meanwhile."""
+        generation = message.world.generation
+        future: Future[Communicator] = Future()
+        with self._lock:
+            self._futures[generation] = future
+        # A thread of its own: one that waits for a dead peer may not hold up the next generation.
+        threading.Thread(
+            target=self._run, args=(message, future), name=f"everstep-build-{generation}", daemon=True
+        ).start()
+
+    def get(self, generation: Generation, timeout: float) -> Communicator:
+        """The group of a generation, once it is built.
+
+        Raises:
+            CommunicatorError: it could not be built, or not in ``timeout`` seconds.
+        """
+        with self._lock:
+            future = self._futures.get(generation)
+        if future is None:
+            raise CommunicatorError(f"generation {generation} is over")
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            raise CommunicatorError(f"the group of generation {generation} took over {timeout:g} s to build") from None
+
+    def interrupt(self, generation: Generation) -> None:
+        """Make collectives of this generation fail at once; nothing happens if it is not built."""
+        if (communicator := self._built(generation)) is not None:
+            communicator.interrupt()
+
+    def accused(self, generation: Generation, error: CommunicatorError) -> int | None:
+        """Place in the world of the peer that the error points at."""
+        communicator = self._built(generation)
+        return None if communicator is None else communicator.accused(error)
+
+    def retire(self, before: Generation) -> None:
+        """Free the groups of older generations in the background; freeing one joins its threads."""
+        with self._lock:
+            old = [self._futures.pop(generation) for generation in sorted(self._futures) if generation < before]
+        if old:
+            threading.Thread(target=_close, args=(old,), name="everstep-retire", daemon=True).start()
+
+    def _built(self, generation: Generation) -> Communicator | None:
+        with self._lock:
+            future = self._futures.get(generation)
+        if future is None or not future.done() or future.exception() is not None:
+            return None
+        return future.result()
+
+    def _run(self, message: Open, future: Future[Communicator]) -> None:
+        generation = message.world.generation
+        started = time.monotonic()
+        try:
+            communicator = self._build(message)
+        except CommunicatorError as error:
+            future.set_exception(error)
+            self._on_failed(generation, error)
+            return
+        future.set_result(communicator)
+        self._on_built(generation, time.monotonic() - started)
+
+
+def _close(futures: list[Future[Communicator]]) -> None:
+    for future in futures:
+        # A build that still waits for a dead peer ends by its own deadline.
+        error = future.exception()
+        if error is None:
+            future.result().close()

@@ -1,0 +1,170 @@
+"""The rank's transaction, shared by two threads: training moves it on, control changes it when the world changes.
+
+Reports are made here, under the lock that also guards decisions: once a report is out, nothing of the abandoned
+generation can be decided any more, whatever the training thread is about to see.
+"""
+
+import threading
+from collections.abc import Callable
+
+from ...conf.errors import CommunicatorError, EverstepError
+from ...policies.workload import WorkloadPolicy
+from ...policies.world import Generation, Position
+from ..messages import FromRank, Open, Prepare
+from .groups import Groups
+from .transaction import Transaction, Verdict
+
+
+class RecoveryTimeout(EverstepError):
+    """No new generation was opened in time; the controller is gone or stuck."""
+
+
+class Ledger:
+    """A ``Transaction`` under a lock.
+
+    Args:
+        incarnation: of this rank.
+        send: to the controller; must not block on the training thread.
+        groups: of this rank.
+        workload: gives microbatches to replicas.
+        microbatches: B.
+        before_report: called before a report goes out, for planned faults.
+    """
+
+    def __init__(
+        self,
+        incarnation: str,
+        send: Callable[[FromRank], None],
+        groups: Groups,
+        workload: WorkloadPolicy,
+        microbatches: int,
+        before_report: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._transaction = Transaction(incarnation)
+        self._changed = threading.Condition()
+        self._send = send
+        self._groups = groups
+        self._workload = workload
+        self._microbatches = microbatches
+        self._before_report = before_report
+        self._promised: Generation | None = None
+        self.steps: int | None = None
+
+    @property
+    def transaction(self) -> Transaction:
+        """As it is now; an immutable value."""
+        return self._transaction
+
+    # --- control thread
+
+    def prepare(self, message: Prepare) -> None:
+        """Abandon what is older than the message's generation, and report; stale messages change nothing."""
+        with self._changed:
+            generation = self._transaction.generation
+            if self._promised is not None and message.generation < self._promised:
+                return
+            self._promised = message.generation
+            if generation is None or generation >= message.generation:
+                return
+            self._before_report()
+            self._transaction = self._transaction.abandon(generation)
+            self._send(self._transaction.report())
+        # A collective that waits for the dead ends now, and takes the peers' with it.
+        self._groups.interrupt(generation)
+
+    def open(self, message: Open) -> None:
+        """A new generation begins; stale messages change nothing."""
+        with self._changed:
+            generation = message.world.generation
+            if self._promised is not None and generation < self._promised:
+                return
+            before = self._transaction
+            self._transaction = before.open(message)
+            if self._transaction is before:
+                return
+            self._groups.open(message)
+            self._changed.notify_all()
+
+    # --- training thread
+
+    def fold(self, position: Position, index: int) -> None:
+        with self._changed:
+            self._transaction = self._transaction.fold(position, index)
+
+    def enter(self, position: Position, generation: Generation) -> bool:
+        """About to enter the vote; False if the generation was abandoned meanwhile."""
+        with self._changed:
+            transaction = self._transaction
+            # A new generation may have brought more microbatches, or a peer's decision.
+            if transaction.position != position or not transaction.current(generation) or transaction.owed:
+                return False
+            self._transaction = transaction.enter(generation)
+            return True
+
+    def decide(self, position: Position, generation: Generation, verdict: Verdict) -> bool:
+        """The vote was seen whole; False if the generation was abandoned before."""
+        with self._changed:
+            transaction = self._transaction
+            if transaction.position != position or not transaction.current(generation):
+                return False
+            following = after(position, verdict)
+            self._transaction = transaction.decide(generation, following, self._plan(following))
+            return True
+
+    def abandon(self, generation: Generation, error: CommunicatorError) -> None:
+        """A collective failed: leave the group so that all peers fail too, and report once."""
+        self._groups.interrupt(generation)
+        place = self._groups.accused(generation, error)
+        with self._changed:
+            transaction = self._transaction
+            if not transaction.current(generation):
+                return
+            world = transaction.world
+            accused = world.members[place].incarnation if world is not None and place is not None else None
+            self._before_report()
+            self._transaction = transaction.abandon(generation)
+            self._send(self._transaction.report(str(error), accused))
+
+    def await_open(self, timeout: float) -> Transaction:
+        """Block until the newest generation is one in which something can be decided.
+
+        Raises:
+            RecoveryTimeout: nobody opened one in ``timeout`` seconds.
+        """
+        with self._changed:
+            usable = self._changed.wait_for(
+                lambda: self._transaction.generation is not None and not self._transaction.abandoned, timeout
+            )
+            if not usable:
+                raise RecoveryTimeout(
+                    f"no generation was opened for {timeout:g} s at step {self._transaction.position}"
+                )
+            return self._transaction
+
+    def await_end(self, timeout: float) -> None:
+        """Block until this process is ended from outside.
+
+        Raises:
+            RecoveryTimeout: nobody ended it in ``timeout`` seconds.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: False, timeout)
+        raise RecoveryTimeout(f"a peer's failure should have ended this rank within {timeout:g} s")
+
+    def _plan(self, position: Position) -> tuple[int, ...]:
+        """What this rank contributes to a whole step; nothing once all steps are decided."""
+        transaction = self._transaction
+        if self.steps is not None and position.step >= self.steps:
+            return ()
+        assert transaction.world is not None
+        member = transaction.world.member(transaction.incarnation)
+        assert member is not None
+        plan = self._workload.plan(transaction.world.replicas, self._microbatches)
+        return plan.indices[member.seat.replica]
+
+
+def after(position: Position, verdict: Verdict) -> Position:
+    """The position that follows a decided one."""
+    if verdict is Verdict.VOID:
+        return Position(position.step, position.attempt + 1)
+    return Position(position.step + 1)

@@ -1,0 +1,192 @@
+"""A training rank: the user's function on the calling thread, the control connection on its own."""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...conf.chaos import FaultPoint
+from ...conf.elastic import Reduction
+from ...conf.errors import DataError, EverstepError, LoopError, NonFiniteError
+from ...policies.workload import workload_policy
+from ...policies.world import Position
+from ..faults import Chaos
+from ..link import Link
+from ..messages import (
+    FaultFired,
+    Fenced,
+    Finished,
+    Heartbeat,
+    Hello,
+    Joined,
+    Open,
+    Ping,
+    Prepare,
+    Raised,
+    Release,
+    ToRank,
+)
+from .communicator import Communicator, build
+from .context import RankContext
+from .environment import fingerprint, prepare
+from .groups import Groups
+from .ledger import Ledger
+from .order import mix
+from .rng import seed_everything
+from .spec import RankSpec
+from .transaction import ProtocolError
+
+TrainFunction = Callable[[RankContext], None]
+# What another rank would do in the same way: giving the microbatch away would only lose a second rank.
+_FINAL = (LoopError, DataError, NonFiniteError, ProtocolError)
+
+
+class RankProcess:
+    """One life of a rank in this process."""
+
+    def __init__(self, spec: RankSpec) -> None:
+        self._spec = spec
+        self.incarnation = spec.incarnation
+        self.max_world = spec.max_world
+        self._released = threading.Event()
+        self.device = torch.device(spec.device)
+        prepare(self.device, spec.threads, Reduction(spec.elastic.reduction))
+        timeouts = spec.elastic.timeouts
+        self.link = Link(spec.controller, spec.token, self._on_message, self._on_lost, timeouts.start)
+        self.chaos = Chaos(spec.elastic.chaos, spec.seat, self._announce)
+        self.groups = Groups(
+            self._build, self._on_built, lambda generation, error: self.ledger.abandon(generation, error)
+        )
+        self.ledger = Ledger(
+            spec.incarnation,
+            self.link.send,
+            self.groups,
+            workload_policy(spec.elastic.workload),
+            spec.elastic.microbatches_per_step,
+            before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
+        )
+        self.context = RankContext(self, spec.config, spec.elastic, spec.seat, self.device)
+        self._trace = None
+        if spec.trace:
+            self._trace = os.open(Path(spec.trace, f"{spec.incarnation}.steps"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def run(self, train: TrainFunction) -> None:
+        """Train to the end, or say why not. Returns when the controller has released the rank."""
+        spec = self._spec
+        self.link.send(Hello(self.incarnation, os.getpid(), spec.node, fingerprint(self.device)))
+        self.link.start()
+        self.link.beat(spec.elastic.timeouts.heartbeat_interval, self._heartbeat)
+        seed_everything(mix(spec.elastic.seed))
+        try:
+            train(self.context)
+            self._finish()
+        except BaseException as error:
+            self.link.send(self._raised(error))
+            self.link.close()
+            return
+        # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
+        self._released.wait(spec.elastic.timeouts.finish + spec.elastic.timeouts.recovery)
+        self.link.close()
+
+    def trace_step(self, step: int, loss: float, at: float) -> None:
+        """One line per applied step, for those who measure from outside."""
+        if self._trace is not None:
+            os.write(self._trace, f"{step} {loss!r} {at!r} {self.context.computed}\n".encode())
+
+    def _finish(self) -> None:
+        run = self.context.run
+        if run is None:
+            raise LoopError("the training function returned without calling ctx.begin: there was no step to take")
+        if not run.finished:
+            raise LoopError(
+                f"the training function left the step loop at step {run.applied + 1} of {run.steps}: a lone break or "
+                "return would leave the other ranks waiting"
+            )
+        step = run.current
+        assert step is not None
+        self.link.send(
+            Finished(
+                self.incarnation,
+                self.context.weights_sha256(),
+                step.loss,
+                run.steps,
+                self.context.computed,
+                self.context.metrics(),
+            )
+        )
+
+    def _raised(self, error: BaseException) -> Raised:
+        run = self.context.run
+        step = run.current if run else None
+        under_way = step.microbatch if step else None
+        frames = traceback.extract_tb(error.__traceback__)
+        last = frames[-1] if frames else None
+        place = f"{Path(last.filename).name}:{last.lineno}" if last else "unknown place"
+        text = str(error).splitlines()[0] if str(error) else ""
+        return Raised(
+            self.incarnation,
+            self.ledger.transaction.position if run else Position(0),
+            under_way[0] if under_way else None,
+            under_way[1] if under_way else (),
+            f"{type(error).__name__} at {place}",
+            text if isinstance(error, EverstepError) else f"{type(error).__name__}: {text} ({place})",
+            "".join(traceback.format_exception(error)),
+            isinstance(error, _FINAL),
+        )
+
+    def _heartbeat(self) -> Heartbeat:
+        self._end_if_orphaned()
+        return self.context.heartbeat()
+
+    def _on_message(self, message: ToRank) -> None:
+        match message:
+            case Ping():
+                pass
+            case Prepare():
+                self.ledger.prepare(message)
+            case Open():
+                self.ledger.open(message)
+            case Fenced(reason):
+                print(f"everstep: rank {self._spec.seat} ends: {reason}", file=sys.stderr, flush=True)
+                os._exit(1)
+            case Release():
+                self._released.set()
+
+    def _on_lost(self) -> None:
+        """Training goes on without a controller, but not for ever: see ``_end_if_orphaned``."""
+        if self._released.is_set():
+            return
+        time.sleep(self._spec.elastic.timeouts.orphan)
+        os._exit(1)
+
+    def _end_if_orphaned(self) -> None:
+        if time.monotonic() - self.link.last_heard > self._spec.elastic.timeouts.orphan:
+            os._exit(1)
+
+    def _build(self, message: Open) -> Communicator:
+        if message.world.generation.number > 1:
+            self.chaos.at(FaultPoint.IN_REBUILD)
+        timeouts = self._spec.elastic.timeouts
+        peers = [member.incarnation for member in message.world.peers(self._spec.seat.coordinate)]
+        return build(
+            message.store,
+            message.world.generation,
+            peers.index(self.incarnation),
+            len(peers),
+            host=self.link.host,
+            device=self.device,
+            collective_timeout=timeouts.collective,
+            build_timeout=timeouts.build,
+        )
+
+    def _on_built(self, generation: Any, seconds: float) -> None:
+        self.link.send(Joined(self.incarnation, generation, seconds))
+
+    def _announce(self, fault: str, evidence: str) -> None:
+        self.link.send(FaultFired(self.incarnation, fault, evidence))

@@ -1,0 +1,91 @@
+"""Which sockets of this process belong to one Gloo group, and how to shut exactly those down.
+
+Gloo cannot abort a collective whose peer is stuck, but a shut-down socket fails it within milliseconds. The group
+does not tell its sockets, so candidates are what appeared while it was built; of those, a socket is the group's only
+if some peer holds the other end: both ends are exchanged in the group's first collective, which is also the barrier
+that every new group needs.
+"""
+
+import contextlib
+import hashlib
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .communicator import ProcessGroupCommunicator
+
+_SLOTS_PER_PEER = 4
+
+
+class SocketWatch:
+    """Made before a group is built, it learns the group's sockets afterwards."""
+
+    def __init__(self) -> None:
+        self._before = set(_socket_descriptors())
+        self._owned: dict[int, int] = {}
+        self.peers: dict[str, int] = {}
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """Descriptors that belong to the group. ``peers`` tells which rank is at which remote end."""
+        return tuple(self._owned)
+
+    def learn(self, communicator: "ProcessGroupCommunicator") -> None:
+        """Exchange end points with all peers and keep the sockets whose other end a peer holds."""
+        candidates = {}
+        for descriptor, inode in _socket_descriptors().items():
+            if descriptor not in self._before and (ends := _ends(descriptor)):
+                candidates[descriptor] = (inode, *ends)
+        slots = _SLOTS_PER_PEER * max(communicator.size, 1)
+        mine = torch.zeros(slots, dtype=torch.int64)
+        for slot, (_, local, remote) in enumerate(list(candidates.values())[:slots]):
+            mine[slot] = _fingerprint(local, remote)
+        theirs = torch.zeros(slots * communicator.size, dtype=torch.int64)
+        communicator.all_gather(theirs, mine).wait()
+        holders = {value: place // slots for place, value in enumerate(theirs.tolist()) if value}
+        for descriptor, (inode, local, remote) in candidates.items():
+            holder = holders.get(_fingerprint(remote, local))
+            if holder is not None:
+                self._owned[descriptor] = inode
+                self.peers[remote] = holder
+
+    def shut_down(self) -> None:
+        """Shut the group's sockets down; one that was closed and whose number was used again is left alone."""
+        for descriptor, inode in self._owned.items():
+            with contextlib.suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    with socket.socket(fileno=os.dup(descriptor)) as twin:
+                        twin.shutdown(socket.SHUT_RDWR)
+
+
+def _socket_descriptors() -> dict[int, int]:
+    """Inode by descriptor, of all sockets of this process."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found[int(name)] = status.st_ino
+    return found
+
+
+def _ends(descriptor: int) -> tuple[str, str] | None:
+    """(local, remote) of a connected internet socket."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as twin:
+            if twin.family not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            local, remote = twin.getsockname(), twin.getpeername()
+    except OSError:
+        return None
+    return f"{local[0]}:{local[1]}", f"{remote[0]}:{remote[1]}"
+
+
+def _fingerprint(first: str, second: str) -> int:
+    """63 bits of both ends in this order; never 0, which marks an empty slot."""
+    digest = hashlib.blake2b(f"{first}|{second}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 1) | 1

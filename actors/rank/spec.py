@@ -1,0 +1,32 @@
+"""What a rank is told at its start. Loads no torch: the controller makes these."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...conf.elastic import ElasticConfig
+from ...policies.world import Seat
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """Everything that a rank must know to start.
+
+    Attributes:
+        controller: host and port of the control connection.
+        token: the run's secret.
+        max_world: most ranks that will ever reduce together.
+        trace: folder for a line per applied step, None for none.
+    """
+
+    run: str
+    incarnation: str
+    seat: Seat
+    controller: tuple[str, int]
+    token: str
+    elastic: ElasticConfig
+    max_world: int
+    config: Any = None
+    node: str = ""
+    device: str = "cpu"
+    threads: int = 1
+    trace: str | None = None

@@ -1,0 +1,80 @@
+"""From the machine's memory to what the outside sees."""
+
+from ..view import MemberView, Phase, RunState
+from .state import State
+
+
+def look(state: State, now: float) -> RunState:
+    """One look at the run; pure, so it can be taken at any moment."""
+    world = state.world
+    finished = next((rank.finished for rank in state.ranks.values() if rank.finished), None)
+    steps = next((rank.ready.steps for rank in state.ranks.values() if rank.ready), None)
+    step = max((rank.position.step for rank in state.living), default=0)
+    if finished is not None:
+        step = max(step, finished.steps)
+    return RunState(
+        run=state.settings.run,
+        phase=state.phase,
+        reason=_reason(state),
+        generation=str(world.generation) if world else "",
+        step=step,
+        steps=steps,
+        world=len(state.members),
+        members=tuple(
+            MemberView(
+                rank.incarnation,
+                rank.seat.replica,
+                rank.seat.coordinate,
+                rank.standing.value,
+                rank.node,
+                rank.pid,
+                rank.position.step,
+                max(0.0, now - rank.last_heard),
+            )
+            for rank in state.living
+        ),
+        loss=state.loss[1] if state.loss else None,
+        weight_per_s=_rate(state),
+        first_cause=state.first_cause,
+        recoveries=state.recoveries,
+        faults_fired=state.faults_fired,
+        error=state.error,
+        traceback=state.traceback,
+        metrics=_metrics(state),
+    )
+
+
+def _reason(state: State) -> str:
+    if state.error:
+        return state.error
+    if state.recovery is not None:
+        return f"{state.recovery.cause}; {state.recovery.reason or 'asking the survivors'}"
+    if state.phase is Phase.STARTING:
+        missing = [str(rank.seat) for rank in state.living if rank.ready is None]
+        return f"waiting for ranks {', '.join(missing)} to reach begin" if missing else "opening the first generation"
+    if state.finishing and not state.phase.ended:
+        return "waiting for the training function to return on every rank"
+    return "all steps are applied" if state.phase is Phase.SUCCEEDED else "training"
+
+
+def _rate(state: State) -> float | None:
+    """Weight per second over the window; samples are (time, weight committed in all so far)."""
+    if len(state.weight) < 2:
+        return None
+    (t0, w0), (t1, w1) = state.weight[0], state.weight[-1]
+    return (w1 - w0) / (t1 - t0) if t1 > t0 else None
+
+
+def _metrics(state: State) -> dict[str, object]:
+    finished = [rank.finished for rank in state.ranks.values() if rank.finished]
+    if state.phase is not Phase.SUCCEEDED or not finished:
+        return {}
+    return {
+        "weights_sha256": finished[0].weights_sha256,
+        "loss": finished[0].loss,
+        "steps": finished[0].steps,
+        "microbatches_computed": sum(end.computed for end in finished),
+        "world": len(state.members),
+        "generation": str(state.world.generation) if state.world else "",
+        **{name: max(end.metrics.get(name, 0.0) for end in finished) for name in finished[0].metrics},
+    }

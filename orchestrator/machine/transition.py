@@ -1,0 +1,162 @@
+"""The machine: ``(state, event, now) -> (state, actions)``. Everything that decides passes through here.
+
+It does no I/O and owns no clock: ``now`` comes in with the event, on a monotonic clock in seconds.
+"""
+
+from dataclasses import replace
+
+from ...actors.messages import (
+    FaultFired,
+    Fenced,
+    Finished,
+    Heartbeat,
+    Hello,
+    Joined,
+    Raised,
+    Ready,
+    Report,
+    Resumed,
+)
+from ...monitors.heartbeat import forgive
+from ..view import Phase
+from . import membership, recovery, verdicts
+from .events import Action, Ended, Event, Heard, Record, Send, Started, StopRequested, StoreOpened, Tick
+from .state import Standing, State
+
+Step = tuple[State, list[Action]]
+RATE_WINDOW_S = 10.0
+
+
+def advance(state: State, event: Event, now: float) -> Step:
+    """What the run knows and does after ``event``."""
+    if state.phase.ended:
+        return _after_the_end(state, event)
+    match event:
+        case Started():
+            return membership.start(state, now)
+        case StoreOpened(host, port):
+            return membership.try_open(replace(state, store=(host, port)), now)
+        case Heard(incarnation, message):
+            return _heard(state, incarnation, message, now)
+        case Ended(incarnation, cause):
+            return membership.ended(state, incarnation, cause, now)
+        case Tick(asleep):
+            return _tick(state, asleep, now)
+        case StopRequested(reason):
+            return verdicts.fail(state, f"stopped: {reason}")
+
+
+def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
+    rank = state.ranks.get(incarnation)
+    if rank is None or not rank.standing.living:
+        return state, [
+            Record(
+                "refused, its sender is fenced",
+                facts={"rank": incarnation, "message": type(message).__name__},
+            ),
+            Send(incarnation, Fenced("this rank was replaced or given up")),
+        ]
+    state = state.rank(incarnation, last_heard=now)
+    if rank.standing is Standing.SUSPECT:
+        state = state.rank(incarnation, standing=_standing(state, incarnation))
+    match message:
+        case Hello():
+            return membership.hello(state, incarnation, message)
+        case Ready():
+            return membership.ready(state, incarnation, message, now)
+        case Heartbeat():
+            return _heartbeat(state, incarnation, message, now), []
+        case Report():
+            return recovery.report(state, incarnation, message, now)
+        case Joined():
+            return recovery.joined(state, incarnation, message, now)
+        case Resumed():
+            return recovery.resumed(state, incarnation, message, now)
+        case Raised():
+            return verdicts.raised(state, incarnation, message)
+        case Finished():
+            state = replace(state, finishing=state.finishing or now)
+            state, actions = verdicts.finished(state, incarnation, message)
+            state, more = recovery.conclude(state, now) if not state.phase.ended else (state, [])
+            return state, [*actions, *more]
+        case FaultFired(_, fault, evidence):
+            fired = f"{fault}: {evidence}"
+            return replace(state, faults_fired=(*state.faults_fired, fired)), [
+                Record("fault fired", facts={"fault": fired})
+            ]
+        case _:
+            return state, [Record("unknown message", facts={"message": type(message).__name__})]
+
+
+def _heartbeat(state: State, incarnation: str, message: Heartbeat, now: float) -> State:
+    state = state.rank(incarnation, position=message.position, stage=message.stage)
+    step = message.position.step
+    if message.loss is None or (state.loss is not None and step <= state.loss[0]):
+        return state
+    window = tuple(sample for sample in state.weight if now - sample[0] < RATE_WINDOW_S)
+    return replace(state, loss=(step, message.loss), weight=(*window, (now, message.weight)))
+
+
+def _tick(state: State, asleep: float, now: float) -> Step:
+    if asleep:
+        heard = forgive({rank.incarnation: rank.last_heard for rank in state.living}, asleep)
+        for name, last_heard in heard.items():
+            state = state.rank(name, last_heard=last_heard)
+    actions: list[Action] = []
+    for name, reason in _overdue(state, now):
+        began = state.ranks[name].suspected or None
+        state, more = verdicts.fence(state, name, reason, now)
+        actions += more
+        if state.world is not None and state.world.member(name) is not None:
+            cause = f"rank {state.ranks[name].seat}: {reason}"
+            state, more = recovery.begin(state, cause, now, began)
+            actions += more
+    state, more = verdicts.suspect(state, now)
+    actions += more
+    state, more = membership.try_open(state, now) if state.world is None else recovery.plan(state, now)
+    actions += more
+    if state.phase.ended:
+        return state, actions
+    if state.finishing and state.recovery is None and now - state.finishing > state.settings.timeouts.finish:
+        late = ", ".join(str(rank.seat) for rank in state.members if rank.standing is not Standing.FINISHED)
+        state, more = verdicts.fail(
+            state, f"ranks {late} did not return from the training function after the last step"
+        )
+        actions += more
+    return state, actions
+
+
+def _overdue(state: State, now: float) -> list[tuple[str, str]]:
+    """Ranks whose last chance to answer is over, and why."""
+    timeouts = state.settings.timeouts
+    overdue = [
+        (rank.incarnation, f"no sign of life for {now - rank.last_heard:.1f} s, nor an answer to a probe")
+        for rank in state.living
+        if rank.standing is Standing.SUSPECT and now - rank.suspected > timeouts.probe
+    ]
+    current = state.recovery
+    if current is not None and not current.opened and now - current.stamps["prepared"] > timeouts.heartbeat:
+        overdue += [
+            (rank.incarnation, f"no report within {timeouts.heartbeat:g} s of a recovery")
+            for rank in state.members
+            if rank.incarnation not in current.reports and rank.incarnation not in dict(overdue)
+        ]
+    return overdue
+
+
+def _standing(state: State, incarnation: str) -> Standing:
+    """What a rank is when it is not under suspicion."""
+    rank = state.ranks[incarnation]
+    if rank.finished is not None:
+        return Standing.FINISHED
+    if state.world is not None and state.world.member(incarnation) is not None:
+        return Standing.MEMBER
+    return Standing.READY if rank.ready is not None else Standing.STARTING
+
+
+def _after_the_end(state: State, event: Event) -> Step:
+    if isinstance(event, Ended) and event.incarnation in state.ranks:
+        return state.rank(event.incarnation, standing=Standing.GONE), []
+    if isinstance(event, Heard) and state.phase is Phase.FAILED:
+        return state, [Send(event.incarnation, Fenced(state.error or "the run is over"))]
+    return state, []

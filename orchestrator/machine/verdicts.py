@@ -1,0 +1,109 @@
+"""How a run ends, and what one rank's exception, silence or last word means for it."""
+
+from dataclasses import replace
+
+from ...actors.messages import Fenced, Finished, Ping, Raised, Release
+from ...monitors.agreement import first_difference
+from ...monitors.heartbeat import silent
+from ..view import Phase
+from .events import Action, EndRun, KillRank, Record, Send
+from .state import Rank, Standing, State
+
+
+def fail(state: State, error: str) -> tuple[State, list[Action]]:
+    """End without success. The first exception of the user's code is the cause, if there was one."""
+    first = state.raised[0] if state.raised else None
+    state = replace(
+        state,
+        phase=Phase.FAILED,
+        recovery=None,
+        error=error,
+        traceback=first.traceback if first else None,
+        first_cause=state.first_cause or error,
+    )
+    actions: list[Action] = [KillRank(rank.incarnation, error) for rank in state.living]
+    return state, [*actions, Record("failed", facts={"error": error}), EndRun()]
+
+
+def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list[Action]]:
+    """One rank's exception is first taken for that rank's fault; a second rank's makes it the work's fault."""
+    rank = state.ranks[incarnation]
+    earlier = state.raised
+    seat = f"rank {rank.seat}"
+    state = replace(
+        state.rank(incarnation, raised=message, cause=message.error),
+        raised=(*earlier, message),
+        first_cause=state.first_cause or f"{seat}: {message.error}",
+    )
+    record = Record("raised", facts={"rank": str(rank.seat), "error": message.error})
+    if message.final:
+        error = message.error
+    elif twin := next((old for old in earlier if _same_microbatch(old, message)), None):
+        error = (
+            f"microbatch {message.microbatch} of step {message.position.step} is poison, it failed on two ranks "
+            f"(samples {_some(message.samples)}): {twin.error}"
+        )
+    elif alike := next((old for old in earlier if old.signature == message.signature), None):
+        error = f"the training function fails alike on several ranks: {alike.error}"
+    else:
+        return state, [record]
+    state, actions = fail(state, error)
+    return state, [record, *actions]
+
+
+def finished(state: State, incarnation: str, message: Finished) -> tuple[State, list[Action]]:
+    """A rank has applied all steps; when all have, their weights must be the same."""
+    state = state.rank(incarnation, finished=message, standing=Standing.FINISHED)
+    members = state.members
+    if any(rank.standing is not Standing.FINISHED for rank in members):
+        return state, []
+    digests = {
+        str(rank.seat): {"weights": rank.finished.weights_sha256} for rank in members if rank.finished is not None
+    }
+    difference = first_difference(digests)
+    if difference is not None:
+        who = ", ".join(difference.minority) or "nobody can be named"
+        return fail(state, f"ranks ended with different weights (differing: {who}): {dict(difference.values)}")
+    state = replace(state, phase=Phase.SUCCEEDED, recovery=None)
+    actions: list[Action] = [Send(rank.incarnation, Release()) for rank in state.living]
+    return state, [*actions, Record("succeeded", facts={"weights": message.weights_sha256}), EndRun()]
+
+
+def suspect(state: State, now: float) -> tuple[State, list[Action]]:
+    """Silent ranks become suspects and are asked once more."""
+    actions: list[Action] = []
+    heard = {
+        rank.incarnation: rank.last_heard for rank in state.living if rank.pid and rank.standing is not Standing.SUSPECT
+    }
+    for silence in silent(heard, now, state.settings.timeouts.heartbeat):
+        state = state.rank(silence.incarnation, standing=Standing.SUSPECT, suspected=now)
+        actions.append(Send(silence.incarnation, Ping()))
+        actions.append(Record("suspected", facts={"rank": silence.incarnation, "silent_s": silence.seconds}))
+    return state, actions
+
+
+def fence(state: State, incarnation: str, reason: str, now: float) -> tuple[State, list[Action]]:
+    """Shut a rank out before it is killed: whatever it still says is refused from here on."""
+    state = state.rank(incarnation, standing=Standing.FENCED, fenced=now, cause=reason)
+    return state, [
+        Send(incarnation, Fenced(reason)),
+        KillRank(incarnation, reason),
+        Record("fenced", facts={"rank": incarnation, "reason": reason}),
+    ]
+
+
+def unconfirmed(state: State, now: float) -> tuple[Rank, ...]:
+    """Fenced ranks whose end is still worth waiting for."""
+    patience = state.settings.timeouts.confirm
+    fenced = (rank for rank in state.ranks.values() if rank.standing is Standing.FENCED)
+    return tuple(rank for rank in fenced if now - rank.fenced < patience)
+
+
+def _same_microbatch(old: Raised, new: Raised) -> bool:
+    place = (new.position.step, new.microbatch)
+    return new.microbatch is not None and (old.position.step, old.microbatch) == place
+
+
+def _some(samples: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, samples[:8]))
+    return shown + (", ..." if len(samples) > 8 else "")

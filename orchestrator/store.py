@@ -1,0 +1,11 @@
+"""The rendezvous store. It lives with the controller, never in a rank, and binds its port itself."""
+
+from typing import Any
+
+
+def open_store(host: str) -> tuple[Any, int]:
+    """A TCPStore server on a free port; keep the object for as long as ranks must meet."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    return store, store.port
