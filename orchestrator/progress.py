@@ -1,0 +1,76 @@
+"""A run's progress on a console: one living line on a terminal, else a plain line on every change."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from .report import recovery_line, status_line
+from .view import Phase, RunState
+
+
+class Progress:
+    """Shows the looks at a run that it is called with. A context manager: leaving it ends the living line.
+
+    Args:
+        console: where to.
+        unit: what the weights of losses count.
+        label: put in front of each line.
+        interval: seconds between plain lines while nothing but the step changes.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        unit: str = "weight",
+        label: str = "",
+        interval: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._unit = unit
+        self._label = f"{label}  " if label else ""
+        self._interval = interval
+        self._clock = clock
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._line = ""
+        self._changes: tuple[object, ...] = ()
+        self._recoveries = 0
+        self._due = float("-inf")
+
+    def __enter__(self) -> "Progress":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, state: RunState) -> None:
+        for record in state.recoveries[self._recoveries :]:
+            self._print(recovery_line(record))
+        self._recoveries = len(state.recoveries)
+        line = status_line(state, self._unit)
+        if self._live is not None:
+            self._live.update(Text(self._label + line), refresh=True)
+        elif line != self._line and (_changes(state) != self._changes or self._clock() >= self._due):
+            self._line, self._changes = line, _changes(state)
+            self._due = self._clock() + self._interval
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        # Whole, however long: a log wants one line.
+        self._console.print(self._label + line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _changes(state: RunState) -> tuple[object, ...]:
+    """What is worth a line at once."""
+    reason = "" if state.phase is Phase.RUNNING else state.reason
+    return state.phase, state.generation, state.world, reason

@@ -1,0 +1,173 @@
+"""What a run has to say, as text and tables. Pure: from its state or its final metrics to something printable."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .view import MemberView, Phase, RecoveryRecord, RunState
+
+
+def status_line(state: RunState, unit: str = "weight") -> str:
+    """One look at a run in one line; ``unit`` is what the weights of its losses count.
+
+    >>> status_line(RunState("gpt", Phase.RUNNING, "", "1.2", step=12, steps=40, world=3, loss=3.2104), "tokens")
+    'step 12/40  loss 3.21  world 3  generation 1.2  running'
+    """
+    parts = [f"step {state.step}" if state.steps is None else f"step {state.step}/{state.steps}"]
+    if state.loss is not None:
+        parts.append(f"loss {state.loss:.4g}")
+    if state.weight_per_s is not None:
+        parts.append(f"{short_count(state.weight_per_s)} {unit}/s")
+    parts.append(f"world {state.world}")
+    if state.generation:
+        parts.append(f"generation {state.generation}")
+    parts.append(str(state.phase))
+    line = "  ".join(parts)
+    # A healthy run has nothing to explain.
+    return line if state.phase is Phase.RUNNING or not state.reason else f"{line}: {one_line(state.reason)}"
+
+
+def state_report(state: RunState, unit: str = "weight") -> RenderableType:
+    """One look at a run in full: its line, the first cause, its members and its recoveries."""
+    parts: list[RenderableType] = [Text(f"{state.run}: {status_line(state, unit)}")]
+    if state.first_cause:
+        parts.append(Text(f"first cause  {one_line(state.first_cause)}"))
+    if state.members:
+        parts.append(member_table(state.members))
+    if state.recoveries:
+        parts.append(recovery_report(state.recoveries))
+    return Group(*parts)
+
+
+def member_table(members: Iterable[MemberView]) -> Table:
+    """The ranks of a run, one a row."""
+    table = _table("rank", "status", "step", "silent, s", "node", "pid", "incarnation")
+    for member in members:
+        table.add_row(
+            f"{member.replica}.{member.coordinate}",
+            member.status,
+            str(member.step),
+            f"{member.silent_s:.1f}",
+            member.node,
+            str(member.pid),
+            member.incarnation,
+        )
+    return table
+
+
+def recovery_report(recoveries: Sequence[RecoveryRecord]) -> RenderableType:
+    """The recoveries of a run: a table of their phases, and under it what caused each."""
+    causes = (Text(f"{record.generation}  {one_line(record.cause)}") for record in recoveries)
+    return Group(Text("recoveries, times in ms"), recovery_table(recoveries), *causes)
+
+
+def recovery_line(record: RecoveryRecord) -> str:
+    """One recovery in one line."""
+    return (
+        f"recovered  step {record.step}  world {record.world_before} → {record.world_after}  "
+        f"generation {record.generation}  {_milliseconds(total_seconds(record))} ms  {one_line(record.cause)}"
+    )
+
+
+def recovery_table(recoveries: Sequence[RecoveryRecord]) -> Table:
+    """The recoveries of a run, one a row, their phases in milliseconds and in the order in which they happened."""
+    phases = list(dict.fromkeys(phase for record in recoveries for phase in record.phases if phase != "total"))
+    table = _table("generation", "step", "world", "lost microbatches", *phases, "total")
+    for record in recoveries:
+        table.add_row(
+            record.generation,
+            str(record.step),
+            f"{record.world_before} → {record.world_after}",
+            ", ".join(map(str, record.lost_microbatches)) or "none",
+            *(_milliseconds(record.phases[phase]) if phase in record.phases else "" for phase in phases),
+            _milliseconds(total_seconds(record)),
+        )
+    return table
+
+
+def summary_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """The final figures of a run, in a few lines."""
+    loss = metrics.get("loss")
+    done = [f"{metrics.get('steps', 0)} steps"]
+    if loss is not None:
+        done.append(f"loss {loss:.6g}")
+    if "microbatches_computed" in metrics:
+        done.append(f"{metrics['microbatches_computed']} microbatches computed")
+    lines = ["finished  " + "  ".join(done)]
+    totals = [1000 * total_seconds(record) for record in recoveries_of(metrics)]
+    if totals:
+        times = "once" if len(totals) == 1 else f"{len(totals)} times"
+        lines.append(f"recovered  {times}  median {statistics.median(totals):.0f} ms  longest {max(totals):.0f} ms")
+    lines.extend(f"fault fired  {one_line(str(fault))}" for fault in metrics.get("faults_fired", ()))
+    return lines
+
+
+def weights_line(metrics: Mapping[str, Any]) -> str:
+    """``weights  <sha256>``, the hash of all weights after the last step."""
+    return f"weights  {metrics.get('weights_sha256') or 'unknown'}"
+
+
+def identical(metrics: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> bool:
+    """Whether both runs are known to have ended with the same weights, bit for bit."""
+    weights = metrics.get("weights_sha256")
+    return bool(weights) and weights == undisturbed.get("weights_sha256")
+
+
+def comparison_line(metrics: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> str:
+    """``identical: yes``, or ``identical: NO`` with the weights of the undisturbed run."""
+    if identical(metrics, undisturbed):
+        return "identical: yes"
+    return f"identical: NO  the undisturbed run ended with {weights_line(undisturbed)}"
+
+
+def missed_faults_line(planned: int, metrics: Mapping[str, Any]) -> str | None:
+    """Says that planned faults never fired, so that the run proves less than it was meant to; None if all did."""
+    fired = len(metrics.get("faults_fired", ()))
+    if fired >= planned:
+        return None
+    return f"only {fired} of {planned} planned faults fired; check their steps, replicas and points in elastic.chaos"
+
+
+def recoveries_of(metrics: Mapping[str, Any]) -> tuple[RecoveryRecord, ...]:
+    """The recoveries in the final metrics of a run, where they are plain mappings."""
+    return tuple(RecoveryRecord(**record) for record in metrics.get("recoveries", ()))
+
+
+def total_seconds(record: RecoveryRecord) -> float:
+    """How long one recovery took, in seconds."""
+    return record.phases.get("total", sum(record.phases.values()))
+
+
+def short_count(value: float) -> str:
+    """A number in at most three digits and a letter.
+
+    >>> short_count(5120), short_count(87.25), short_count(2.5e6)
+    ('5.12k', '87.2', '2.5M')
+    """
+    for letter in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return f"{value:.3g}{letter}"
+        value /= 1000
+    return f"{value:.3g}T"
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks."""
+    return " ".join(text.split())
+
+
+def _milliseconds(seconds: float) -> str:
+    value = 1000 * seconds
+    return f"{value:.1f}" if value < 10 else f"{value:.0f}"
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="dim")
+    for header in headers:
+        # A word a line: the recoveries then fit into 80 columns.
+        table.add_column(header.replace(" ", "\n"), justify="right", vertical="bottom")
+    return table
