@@ -18,7 +18,16 @@ class RunNotFoundError(EverstepError):
 
 
 class TrainingFailedError(EverstepError):
-    """The run ended without finishing its steps; the text holds the first cause."""
+    """The run ended without finishing its steps; the text holds the first cause.
+
+    Args:
+        text: one line.
+        traceback: the first traceback of the user's code, if there was one.
+    """
+
+    def __init__(self, text: str, traceback: str | None = None) -> None:
+        super().__init__(text)
+        self.traceback = traceback
 
 
 class LoopError(EverstepError):

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 
 from .cluster import Cluster
 from .journal import Journal
-from .machine.events import Action, EndRun, Event, KillRank, Record, Send, Started, StartRank, StopRequested, StoreOpened, Tick
+from .machine.events import (
+    Action,
+    EndRun,
+    Event,
+    KillRank,
+    Record,
+    Send,
+    Started,
+    StartRank,
+    StopRequested,
+    StoreOpened,
+    Tick,
+)
 from .machine.look import look
 from .machine.state import Settings, State
 from .machine.transition import advance

@@ -13,15 +13,16 @@ from ..actors.messages import ToRank
 from ..policies.world import Seat
 from .cluster import Program, Sink
 from .listener import Listener
-from .machine.events import Ended
 from .store import open_store
 
 _HOST = "127.0.0.1"
+# What a rank would import in its first second; torch's optimizers load the compiler.
+_PRELOAD = ["everstep.orchestrator.local_rank", "torch._dynamo", "torch._inductor.config", "torch.utils.data"]
 
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["everstep.actors.rank.process", "everstep.orchestrator.local_rank"])
+    context.set_forkserver_preload(_PRELOAD)
     return context
 
 
@@ -38,10 +39,9 @@ class LocalCluster:
         self._address: tuple[str, int] = ("", 0)
         self._store: Any = None
         self._processes: dict[str, ForkServerProcess] = {}
-        self._sink: Sink | None = None
+        self._endings: set[asyncio.Future[None]] = set()
 
     async def open(self, sink: Sink) -> tuple[str, int]:
-        self._sink = sink
         self._address = await self._listener.open(sink)
         self._store, port = open_store(_HOST)
         return _HOST, port
@@ -90,5 +90,5 @@ class LocalCluster:
         process.join()
         code = process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        assert self._sink is not None
-        self._sink(Ended(incarnation, f"its process ended with {how}"))
+        ending = self._listener.report_end(incarnation, f"its process ended with {how}")
+        self._endings.add(asyncio.ensure_future(ending))

@@ -5,7 +5,7 @@ from typing import Any
 
 def open_store(host: str) -> tuple[Any, int]:
     """A TCPStore server on a free port; keep the object for as long as ranks must meet."""
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore
 
-    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
     return store, store.port

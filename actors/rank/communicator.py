@@ -2,11 +2,13 @@
 
 import re
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from ...conf.errors import CommunicatorError
 from ...policies.world import Generation
@@ -30,8 +32,7 @@ class Pending:
         try:
             self._work.wait()
         except RuntimeError as error:
-            # The C++ stack trace would only hide the first line; the peer's name is in it.
-            raise CommunicatorError(f"{self._what}: {str(error).splitlines()[0]}") from None
+            raise CommunicatorError(f"{self._what}: {_brief(error)}") from None
 
 
 class Communicator(Protocol):
@@ -69,8 +70,8 @@ class Communicator(Protocol):
 class ProcessGroupCommunicator:
     """A communicator over a raw c10d process group, which no global state of torch.distributed knows of."""
 
-    def __init__(self, group: dist.ProcessGroup | dist.Backend, generation: Generation, rank: int, size: int) -> None:
-        self._group: dist.ProcessGroup | dist.Backend | None = group
+    def __init__(self, group: Any, generation: Generation, rank: int, size: int) -> None:
+        self._group = group
         self.generation = generation
         self.rank = rank
         self.size = size
@@ -83,7 +84,7 @@ class ProcessGroupCommunicator:
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Pending:
         options = dist.AllreduceOptions()
-        options.reduceOp = op
+        options.reduceOp = op  # type: ignore[assignment]
         return self._launch("all-reduce", lambda group: group.allreduce([tensor], options))
 
     def interrupt(self) -> None:
@@ -95,14 +96,14 @@ class ProcessGroupCommunicator:
     def close(self) -> None:
         self._group = None
 
-    def _launch(self, what: str, call) -> Pending:  # type: ignore[no-untyped-def]
+    def _launch(self, what: str, call: Callable[[Any], dist.Work]) -> Pending:
         group = self._group
         if group is None:
             raise CommunicatorError(f"{what}: the group of generation {self.generation} is closed")
         try:
             return Pending(call(group), f"{what} in generation {self.generation}")
         except RuntimeError as error:
-            raise CommunicatorError(f"{what}: {str(error).splitlines()[0]}") from None
+            raise CommunicatorError(f"{what}: {_brief(error)}") from None
 
 
 class GlooCommunicator(ProcessGroupCommunicator):
@@ -110,7 +111,7 @@ class GlooCommunicator(ProcessGroupCommunicator):
 
     def __init__(
         self,
-        group: dist.ProcessGroup | dist.Backend,
+        group: Any,
         generation: Generation,
         rank: int,
         size: int,
@@ -160,21 +161,21 @@ def build(
     started = time.monotonic()
     try:
         # A client of its own: a meeting that waits for a dead peer must not hold up the next generation's.
-        client = dist.TCPStore(
+        client = TCPStore(
             address.host,
             address.port,
             is_master=False,
             wait_for_workers=False,
             timeout=timedelta(seconds=build_timeout),
         )
-        store = dist.PrefixStore(address.prefix, client)
+        store = PrefixStore(address.prefix, client)
         if device.type == "cuda":
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = timedelta(seconds=collective_timeout)
-            nccl = dist.ProcessGroupNCCL(store, rank, size, options)
-            return NcclCommunicator(nccl, generation, rank, size)
+            nccl = dist.ProcessGroupNCCL.Options()
+            nccl._timeout = timedelta(seconds=collective_timeout)
+            group = dist.ProcessGroupNCCL(store, rank, size, nccl)
+            return NcclCommunicator(group, generation, rank, size)
         watch = SocketWatch()
-        options = dist.ProcessGroupGloo._Options()
+        options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=collective_timeout)
         gloo = dist.ProcessGroupGloo(store, rank, size, options)
@@ -183,7 +184,12 @@ def build(
         return communicator
     except RuntimeError as error:
         waited = time.monotonic() - started
-        first = str(error).splitlines()[0]
         raise CommunicatorError(
-            f"the group of generation {generation} was not built after {waited:.1f} s: {first}"
+            f"the group of generation {generation} was not built after {waited:.1f} s: {_brief(error)}"
         ) from None
+
+
+def _brief(error: RuntimeError) -> str:
+    """What happened and to which peer, without source paths, advice and stack traces of the backend."""
+    first = str(error).splitlines()[0]
+    return re.sub(r"^\[[^\]]*\]\s*", "", first).partition(". This is typically")[0]

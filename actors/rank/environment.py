@@ -16,7 +16,7 @@ def prepare(device: torch.device, threads: int, reduction: Reduction) -> None:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
         # Filling new memory is for programs that read it unwritten; it costs a pass over every buffer.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def fingerprint(device: torch.device) -> dict[str, str]:

@@ -61,7 +61,11 @@ class Groups:
             raise CommunicatorError(f"the group of generation {generation} took over {timeout:g} s to build") from None
 
     def interrupt(self, generation: Generation) -> None:
-        """Make collectives of this generation fail at once; nothing happens if it is not built."""
+        """Make collectives of this generation fail at once, or whoever waits for its group to be built."""
+        with self._lock:
+            future = self._futures.get(generation)
+            if future is not None and not future.done():
+                future.set_exception(CommunicatorError(f"generation {generation} was abandoned while it was built"))
         if (communicator := self._built(generation)) is not None:
             communicator.interrupt()
 
@@ -90,11 +94,21 @@ class Groups:
         try:
             communicator = self._build(message)
         except CommunicatorError as error:
-            future.set_exception(error)
-            self._on_failed(generation, error)
+            with self._lock:
+                abandoned = future.done()
+                if not abandoned:
+                    future.set_exception(error)
+            if not abandoned:
+                self._on_failed(generation, error)
             return
-        future.set_result(communicator)
-        self._on_built(generation, time.monotonic() - started)
+        with self._lock:
+            abandoned = future.done()
+            if not abandoned:
+                future.set_result(communicator)
+        if abandoned:
+            communicator.close()
+        else:
+            self._on_built(generation, time.monotonic() - started)
 
 
 def _close(futures: list[Future[Communicator]]) -> None:

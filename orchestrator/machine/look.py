@@ -73,7 +73,9 @@ def _metrics(state: State) -> dict[str, object]:
         "weights_sha256": finished[0].weights_sha256,
         "loss": finished[0].loss,
         "steps": finished[0].steps,
-        "microbatches_computed": sum(end.computed for end in finished),
+        "microbatches_computed": sum(
+            rank.finished.computed if rank.finished else rank.computed for rank in state.ranks.values()
+        ),
         "world": len(state.members),
         "generation": str(state.world.generation) if state.world else "",
         **{name: max(end.metrics.get(name, 0.0) for end in finished) for name in finished[0].metrics},

@@ -40,7 +40,7 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> tuple[State
     """A rank is gone."""
     rank = state.ranks[incarnation]
     if rank.standing is Standing.GONE:
-        return state, []
+        return state, [Record("end confirmed", facts={"rank": str(rank.seat), "cause": cause})]
     was = rank.standing
     cause = rank.cause or cause
     state = state.rank(incarnation, standing=Standing.GONE, cause=cause)
@@ -48,18 +48,21 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> tuple[State
         return state, []
     said = f"rank {rank.seat}: {cause}"
     state = replace(state, first_cause=state.first_cause or said)
+    # A broken connection is not yet a dead process; killing it again is harmless, trusting it is not.
     record = Record("rank gone", facts={"rank": str(rank.seat), "cause": cause})
-    if state.world is None:
+    kill = KillRank(incarnation, cause)
+    world = state.world
+    if world is None:
         state, actions = try_open(state, now)
     elif was is Standing.FENCED:
         state, actions = recovery.plan(state, now)
-    elif state.world.member(incarnation) is None:
-        return state, [record]
+    elif world.member(incarnation) is None:
+        return state, [record, kill]
     else:
-        state, actions = recovery.begin(state, said, now)
+        state, actions = recovery.begin(recovery.explain(state, said), said, now)
         state, more = recovery.plan(state, now)
         actions = [*actions, *more]
-    return state, [record, *actions]
+    return state, [record, kill, *actions]
 
 
 def try_open(state: State, now: float) -> tuple[State, list[Action]]:

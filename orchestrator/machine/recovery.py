@@ -46,6 +46,15 @@ def begin(state: State, cause: str, now: float, started: float | None = None) ->
     return state, [Record("recovering", generation, {"cause": cause}), *actions]
 
 
+def explain(state: State, cause: str) -> State:
+    """A death explains the failed collectives that were heard of before it."""
+    recovery = state.recovery
+    if recovery is None or recovery.opened or not recovery.guessed:
+        return state
+    first = cause if state.first_cause == recovery.cause else state.first_cause
+    return replace(state, recovery=replace(recovery, cause=cause, guessed=False), first_cause=first)
+
+
 def report(state: State, incarnation: str, message: Report, now: float) -> tuple[State, list[Action]]:
     """A member promises to decide nothing in the current generation, and says what it has."""
     rank = state.ranks[incarnation]
@@ -54,6 +63,8 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
     actions: list[Action] = []
     if state.recovery is None or state.recovery.opened:
         state, actions = begin(state, f"rank {rank.seat}: {message.cause or 'left the group'}", now)
+        assert state.recovery is not None
+        state = replace(state, recovery=replace(state.recovery, guessed=len(state.recovery.lost) == 0))
     assert state.recovery is not None
     reports = {**state.recovery.reports, incarnation: message}
     state = replace(state, recovery=replace(state.recovery, reports=reports))
@@ -74,13 +85,21 @@ def plan(state: State, now: float) -> tuple[State, list[Action]]:
     if silent or doomed:
         reason = _waiting_reason(silent, doomed)
         return replace(state, recovery=replace(recovery, reason=reason)), []
+    size = state.settings.ranks_per_replica
+    broken = _orphans(state)
+    if broken:
+        actions: list[Action] = []
+        for orphan in broken:
+            state, more = fence(state, orphan.incarnation, f"replica {orphan.seat.replica} lost a rank", now)
+            actions += more
+        return state, actions
     survivors = state.members
-    decision = decide(LossFacts(len(recovery.before), len(survivors), state.settings.minimum))
+    decision = decide(LossFacts(len(recovery.before) // size, len(survivors) // size, state.settings.minimum))
     if decision.remedy is Remedy.END:
         return fail(state, f"{decision.reason}; first cause: {state.first_cause}")
     if len(survivors) == len(_old_world(state).members):
-        state, actions, accused = _deathless(state, now)
-        if accused:
+        state, actions, again = _deathless(state, now)
+        if state.phase.ended or again:
             state, more = plan(state, now)
             return state, [*actions, *more]
     return _open(state, survivors, decision.reason, now)
@@ -151,13 +170,21 @@ def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tu
         tuple(member for member in old.members if member.incarnation in reports),
         old.ranks_per_replica,
     )
+    recovery = replace(recovery, stamps={**recovery.stamps, "reported": recovery.stamps.get("reported", now)})
     indices, given = _share(state, world, position, reports)
     gone = tuple(member.seat for member in old.members if member.incarnation not in reports)
     lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *given}))
+    # Whoever is ahead has decided the position that the others are about to follow.
+    ahead = {
+        name: Resumed(name, world.generation, held.position, (), 0.0, now, now)
+        for name, held in reports.items()
+        if held.position == position and any(other.position < position for other in reports.values())
+    }
     recovery = replace(
         recovery,
         opened=now,
-        step=position.step,
+        resumed=ahead,
+        step=min(held.position.step for held in reports.values()),
         lost=(*recovery.lost, *gone),
         lost_microbatches=lost_microbatches,
         stamps={**recovery.stamps, "opened": now},
@@ -207,14 +234,24 @@ def _share(
 def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:
     """An error without a death re-forms the same members; the third time the most accused is shut out."""
     state = replace(state, deathless=state.deathless + 1)
+    if state.deathless < DEATHLESS_LIMIT:
+        return state, [], False
     living = {rank.incarnation for rank in state.members}
     accused = {name: count for name, count in state.accusations.items() if name in living}
-    if state.deathless < DEATHLESS_LIMIT or not accused:
-        return state, [], False
+    if not accused:
+        error = f"collectives failed {state.deathless} times in a row and nobody can be blamed; {state.first_cause}"
+        return (*fail(state, error), False)
     culprit = max(accused, key=lambda name: (accused[name], name))
     reason = f"accused by its peers in {accused[culprit]} failed collectives in a row without a death"
     state, actions = fence(state, culprit, reason, now)
     return replace(state, deathless=0, accusations={}), actions, True
+
+
+def _orphans(state: State) -> tuple[Rank, ...]:
+    """Living members whose replica is not whole any more."""
+    size = state.settings.ranks_per_replica
+    held = [rank.seat.replica for rank in state.members]
+    return tuple(rank for rank in state.members if held.count(rank.seat.replica) < size)
 
 
 def _phases(recovery: Recovery, now: float) -> dict[str, float]:

@@ -58,6 +58,7 @@ class Rank:
     """What the controller knows of one rank.
 
     Attributes:
+        computed: microbatches that it has computed, as last heard.
         suspected: when it became suspect; the probe's deadline counts from here.
         fenced: when it was fenced; the confirmation's deadline counts from here.
     """
@@ -72,6 +73,7 @@ class Rank:
     last_heard: float = 0.0
     position: Position = Position(0)
     stage: str = ""
+    computed: int = 0
     suspected: float = 0.0
     fenced: float = 0.0
     cause: str = ""
@@ -85,6 +87,7 @@ class Recovery:
 
     Attributes:
         generation: that it prepares or has opened.
+        guessed: True while ``cause`` is a failed collective and no death explains it yet.
         before: members when it began.
         started: when the first sign came.
         reports: by incarnation, of the living members of the old generation.
@@ -98,6 +101,7 @@ class Recovery:
     before: tuple[str, ...]
     cause: str
     started: float
+    guessed: bool = False
     step: int = 0
     reports: Mapping[str, Report] = field(default_factory=dict)
     opened: float = 0.0

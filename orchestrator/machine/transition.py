@@ -12,6 +12,7 @@ from ...actors.messages import (
     Heartbeat,
     Hello,
     Joined,
+    Ping,
     Raised,
     Ready,
     Report,
@@ -48,7 +49,8 @@ def advance(state: State, event: Event, now: float) -> Step:
 
 def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
     rank = state.ranks.get(incarnation)
-    if rank is None or not rank.standing.living:
+    last_words = rank is not None and rank.standing is Standing.GONE and isinstance(message, Raised | FaultFired)
+    if rank is None or not (rank.standing.living or last_words):
         return state, [
             Record(
                 "refused, its sender is fenced",
@@ -89,7 +91,7 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
 
 
 def _heartbeat(state: State, incarnation: str, message: Heartbeat, now: float) -> State:
-    state = state.rank(incarnation, position=message.position, stage=message.stage)
+    state = state.rank(incarnation, position=message.position, stage=message.stage, computed=message.computed)
     step = message.position.step
     if message.loss is None or (state.loss is not None and step <= state.loss[0]):
         return state
@@ -102,7 +104,8 @@ def _tick(state: State, asleep: float, now: float) -> Step:
         heard = forgive({rank.incarnation: rank.last_heard for rank in state.living}, asleep)
         for name, last_heard in heard.items():
             state = state.rank(name, last_heard=last_heard)
-    actions: list[Action] = []
+    # The lease: a rank that hears nothing for its orphan time-out ends itself.
+    actions: list[Action] = [Send(rank.incarnation, Ping()) for rank in state.living if rank.pid]
     for name, reason in _overdue(state, now):
         began = state.ranks[name].suspected or None
         state, more = verdicts.fence(state, name, reason, now)

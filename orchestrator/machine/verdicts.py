@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ...actors.messages import Fenced, Finished, Ping, Raised, Release
+from ...actors.messages import Fenced, Finished, Raised, Release
 from ...monitors.agreement import first_difference
 from ...monitors.heartbeat import silent
 from ..view import Phase
@@ -70,14 +70,13 @@ def finished(state: State, incarnation: str, message: Finished) -> tuple[State, 
 
 
 def suspect(state: State, now: float) -> tuple[State, list[Action]]:
-    """Silent ranks become suspects and are asked once more."""
+    """Silent ranks become suspects; the next ping of the lease is their probe."""
     actions: list[Action] = []
     heard = {
         rank.incarnation: rank.last_heard for rank in state.living if rank.pid and rank.standing is not Standing.SUSPECT
     }
     for silence in silent(heard, now, state.settings.timeouts.heartbeat):
         state = state.rank(silence.incarnation, standing=Standing.SUSPECT, suspected=now)
-        actions.append(Send(silence.incarnation, Ping()))
         actions.append(Record("suspected", facts={"rank": silence.incarnation, "silent_s": silence.seconds}))
     return state, actions
 

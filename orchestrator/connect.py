@@ -1,0 +1,91 @@
+"""Ask a run for its state from anywhere on the cluster."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..conf.errors import RunNotFoundError
+from .names import NAMESPACE, controller_name
+from .view import RunState
+
+CALL_TIMEOUT_S = 10.0
+
+
+class RunHandle:
+    """A living run.
+
+    Raises, in every method:
+        RunNotFoundError: the run is over.
+    """
+
+    def __init__(self, run: str, controller: Any) -> None:
+        self._run = run
+        self._controller = controller
+
+    def state(self) -> RunState:
+        """What the run is doing; answers also in the middle of a recovery."""
+        state = self._call(self._controller.state)
+        if state is None:
+            return RunState(self._run, _starting(), "the controller starts")
+        return state  # type: ignore[no-any-return]
+
+    def events(self) -> list[Mapping[str, object]]:
+        """What happened so far, oldest first."""
+        return self._call(self._controller.events)  # type: ignore[no-any-return]
+
+    def stop(self, reason: str = "asked from outside") -> None:
+        """End the run without success."""
+        self._call(self._controller.stop, reason)
+
+    def wait(self, timeout: float | None = None) -> RunState:
+        """Block until the run has ended; returns its last state.
+
+        Raises:
+            TimeoutError: it has not ended within ``timeout`` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        state = self.state()
+        while not state.phase.ended:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"run {self._run!r} is still {state.phase} after {timeout:g} s: {state.reason}")
+            time.sleep(0.2)
+            try:
+                state = self.state()
+            except RunNotFoundError:
+                break
+        return state
+
+    def _call(self, method: Any, *args: Any) -> Any:
+        import ray
+        from ray.exceptions import RayActorError
+
+        try:
+            return ray.get(method.remote(*args), timeout=CALL_TIMEOUT_S)
+        except RayActorError:
+            raise RunNotFoundError(f"run {self._run!r} is over") from None
+
+
+def connect(run: str, address: str | None = None) -> RunHandle:
+    """A handle on a living run.
+
+    Args:
+        run: its name.
+        address: of the Ray cluster; None takes the one that this process is connected to, else RAY_ADDRESS.
+
+    Raises:
+        RunNotFoundError: no run of this name is alive.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address=address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    try:
+        return RunHandle(run, ray.get_actor(controller_name(run), namespace=NAMESPACE))
+    except ValueError:
+        raise RunNotFoundError(f"no run {run!r} is alive on this cluster") from None
+
+
+def _starting() -> Any:
+    from .view import Phase
+
+    return Phase.STARTING

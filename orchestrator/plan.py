@@ -1,0 +1,77 @@
+"""Everything that a controller needs to begin a run, as one value that travels to where the controller lives."""
+
+import secrets
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..actors.rank.spec import RankSpec
+from ..conf.elastic import ElasticConfig
+from ..conf.scaling import Scaling
+from ..policies.workload import workload_policy
+from ..policies.world import Seat
+from .cluster import Program
+from .machine.state import Settings
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run.
+
+    Attributes:
+        run: its name.
+        train: the user's function, pickled by value.
+        config: handed to it as ``ctx.config``.
+        folder: where journal and result go, None for nowhere.
+        trace: folder for a line per applied step and rank, None for none.
+        runtime_env: Ray runtime environment of the ranks.
+        token: the run's secret.
+    """
+
+    run: str
+    elastic: ElasticConfig
+    scaling: Scaling
+    train: bytes
+    config: Any = None
+    folder: str | None = None
+    trace: str | None = None
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    token: str = field(default_factory=lambda: secrets.token_hex(32))
+
+    def settings(self, term: int) -> Settings:
+        """What the machine must know, for one controller life."""
+        ranks = tuple(f"{place:04d}-{uuid.uuid4().hex[:8]}" for place in range(self.scaling.max_ranks))
+        return Settings(
+            run=self.run,
+            term=term,
+            ranks=ranks,
+            minimum=self.scaling.min_ranks // self.elastic.ranks_per_replica,
+            microbatches=self.elastic.microbatches_per_step,
+            workload=workload_policy(self.elastic.workload),
+            timeouts=self.elastic.timeouts,
+            ranks_per_replica=self.elastic.ranks_per_replica,
+            store_prefix=f"{self.run}/{uuid.uuid4().hex[:8]}",
+        )
+
+    def program(self) -> Program:
+        """What every rank runs."""
+        template = RankSpec(
+            run=self.run,
+            incarnation="",
+            seat=Seat(0),
+            controller=("", 0),
+            token=self.token,
+            elastic=self.elastic,
+            max_world=self.scaling.max_ranks,
+            config=self.config,
+            device="cuda" if self.scaling.gpus_per_rank else "cpu",
+            threads=max(1, int(self.scaling.cpus_per_rank)),
+            trace=self.trace,
+        )
+        return Program(self.train, template)
+
+    @property
+    def journal(self) -> Path | None:
+        return Path(self.folder, "journal.jsonl") if self.folder else None

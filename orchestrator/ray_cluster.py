@@ -1,0 +1,153 @@
+"""Ranks as Ray actors: detached, named, never restarted by Ray; the controller makes new lives on purpose."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from ..actors.messages import Hello, ToRank
+from ..actors.rank.actor import RankActor
+from ..conf.scaling import Placement, Scaling
+from ..policies.world import Seat
+from .cluster import Program, Sink, describe
+from .listener import Listener
+from .machine.events import Event, Heard
+from .names import NAMESPACE, rank_name
+from .store import open_store
+
+
+@dataclass
+class _Life:
+    actor: Any
+    watch: "asyncio.Task[None]"
+    process: psutil.Process | None = None
+
+
+class RayCluster:
+    """Actors on the cluster that this process is connected to.
+
+    Args:
+        program: what they run.
+        scaling: what each reserves.
+        runtime_env: of the actors.
+    """
+
+    def __init__(self, program: Program, scaling: Scaling, runtime_env: Mapping[str, Any]) -> None:
+        self._program = program
+        self._scaling = scaling
+        self._runtime_env = dict(runtime_env)
+        self._host = ray.util.get_node_ip_address()
+        self._node = ray.get_runtime_context().get_node_id()
+        self._listener = Listener(self._host, program.template.token)
+        self._address: tuple[str, int] = ("", 0)
+        self._store: Any = None
+        self._lives: dict[str, _Life] = {}
+        self._sink: Sink | None = None
+
+    async def open(self, sink: Sink) -> tuple[str, int]:
+        self._sink = sink
+        self._address = await self._listener.open(self._hear)
+        self._store, port = open_store(self._host)
+        return self._host, port
+
+    def start(self, incarnation: str, seat: Seat) -> None:
+        spread = self._scaling.placement is Placement.SPREAD
+        resources = dict(self._scaling.resources)
+        memory = resources.pop("memory", None)
+        actor = (
+            ray.remote(RankActor)
+            .options(
+                name=rank_name(self._program.template.run, incarnation),
+                namespace=NAMESPACE,
+                lifetime="detached",
+                max_restarts=0,
+                max_task_retries=0,
+                num_cpus=self._scaling.cpus_per_rank,
+                num_gpus=self._scaling.gpus_per_rank,
+                memory=memory,
+                resources=resources,
+                scheduling_strategy="SPREAD" if spread else "DEFAULT",
+                runtime_env=self._runtime_env or None,
+            )
+            .remote()
+        )
+        spec = replace(self._program.template, incarnation=incarnation, seat=seat, controller=self._address)
+        ref = actor.run.remote(spec, self._program.train)
+        self._lives[incarnation] = _Life(actor, asyncio.create_task(self._watch(incarnation, ref)))
+
+    def send(self, incarnation: str, message: ToRank) -> None:
+        self._listener.send(incarnation, message)
+
+    def kill(self, incarnation: str) -> None:
+        life = self._lives.get(incarnation)
+        if life is None:
+            return
+        # On our own node a signal is direct; Ray first asks, and a stopped process does not answer for 5 s.
+        if life.process is not None:
+            with contextlib.suppress(psutil.Error):
+                life.process.kill()
+        ray.kill(life.actor, no_restart=True)
+
+    async def close(self, timeout: float) -> list[str]:
+        watches = [life.watch for life in self._lives.values()]
+        if watches:
+            await asyncio.wait(watches, timeout=timeout)
+        for life in self._lives.values():
+            ray.kill(life.actor, no_restart=True)
+        confirmed = await asyncio.gather(*(self._gone(life.actor, timeout) for life in self._lives.values()))
+        await self._listener.close()
+        self._store = None
+        return [incarnation for incarnation, gone in zip(self._lives, confirmed, strict=True) if not gone]
+
+    def _hear(self, event: Event) -> None:
+        assert self._sink is not None
+        if isinstance(event, Heard) and isinstance(event.message, Hello) and event.incarnation in self._lives:
+            life = self._lives[event.incarnation]
+            if event.message.node == self._node:
+                with contextlib.suppress(psutil.Error):
+                    life.process = psutil.Process(event.message.pid)
+        self._sink(event)
+
+    async def _watch(self, incarnation: str, ref: Any) -> None:
+        """The rank's one long call ends when the rank does."""
+        while True:
+            try:
+                await ref
+                cause = "its process ended"
+            except ActorUnavailableError:
+                # Not a death: the heartbeat decides whether it is one.
+                await asyncio.sleep(0.2)
+                continue
+            except ActorDiedError as error:
+                cause = _why(error)
+            except Exception as error:
+                cause = describe(error)
+            await self._listener.report_end(incarnation, cause)
+            return
+
+    @staticmethod
+    async def _gone(actor: Any, timeout: float) -> bool:
+        try:
+            await asyncio.wait_for(_resolve(actor.alive.remote()), timeout)
+        except (ActorDiedError, ActorUnavailableError):
+            return True
+        except TimeoutError:
+            return False
+        return False
+
+
+async def _resolve(ref: Any) -> Any:
+    return await ref
+
+
+def _why(error: ActorDiedError) -> str:
+    """Ray's explanation of a death, without its advice."""
+    text = " ".join(str(error).split())
+    found = re.search(r"exit type: (\w+) .*?exit detail: (.*?)(?: Some common causes|$)", text)
+    return f"its actor died ({found[1]}: {found[2]})" if found else f"its actor died ({text[:200]})"

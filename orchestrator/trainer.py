@@ -1,0 +1,177 @@
+"""The trainer that a user calls, in the shape of Ray Train's."""
+
+import dataclasses
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..conf.elastic import ElasticConfig
+from ..conf.errors import ConfigError, TrainingFailedError
+from ..conf.run import ClusterKind, RunFile, check
+from ..conf.scaling import Scaling
+from ..conf.train_types import RunSettings, read_run_config, read_scaling_config
+from .drivers import Driver, LocalDriver, OnState, RayDriver
+from .plan import RunPlan
+from .view import Phase, RunState
+
+
+class ElasticTrainer:
+    """Trains a function on replicas that may die.
+
+    Args:
+        train_fn: called on every rank with a ``RankContext``.
+        train_loop_config: handed to it as ``ctx.config``.
+        scaling_config: ``ray.train.ScalingConfig``; ``num_workers=(min, max)`` counts ranks.
+        run_config: ``ray.train.RunConfig``.
+        elastic_config: how the run keeps its steps whole.
+
+    Raises:
+        ConfigError: a field that is not honoured, or values that cannot work together.
+    """
+
+    def __init__(
+        self,
+        train_fn: Callable[[Any], object],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        scaling_config: Any = None,
+        run_config: Any = None,
+        elastic_config: ElasticConfig,
+    ) -> None:
+        settings = read_run_config(run_config)
+        self._set_up(
+            train_fn,
+            dict(train_loop_config or {}),
+            read_scaling_config(scaling_config),
+            settings,
+            elastic_config,
+            ClusterKind.RAY,
+            address=None,
+        )
+
+    @classmethod
+    def from_run_file(cls, run: RunFile, train_fn: Callable[[Any], object]) -> "ElasticTrainer":
+        """The same from one typed configuration."""
+        trainer = cls.__new__(cls)
+        settings = RunSettings(name=run.name, storage_path=run.storage_path)
+        kind = ClusterKind(run.cluster)
+        trainer._set_up(train_fn, dict(run.config), run.scaling, settings, run.elastic, kind, run.address)
+        return trainer
+
+    def _set_up(
+        self,
+        train_fn: Callable[[Any], object],
+        config: dict[str, Any],
+        scaling: Scaling,
+        settings: RunSettings,
+        elastic: ElasticConfig,
+        kind: ClusterKind,
+        address: str | None,
+    ) -> None:
+        check(elastic, scaling.min_ranks, scaling.max_ranks)
+        if not callable(train_fn):
+            raise ConfigError(f"train_fn must be a function, got {type(train_fn).__name__}")
+        self._train_fn = train_fn
+        self._config = config
+        self._scaling = scaling
+        self._settings = settings
+        self._elastic = elastic
+        self._kind = kind
+        self._address = address
+        self._name = settings.name or f"everstep-{uuid.uuid4().hex[:8]}"
+        self._folder = _folder(settings.storage_path, self._name)
+
+    def fit(self, on_state: OnState | None = None) -> Any:
+        """Run to the end.
+
+        Args:
+            on_state: called a few times a second with the newest ``RunState``.
+
+        Returns:
+            ``ray.train.Result``; its metrics hold ``weights_sha256``, ``loss``, ``steps``, ``microbatches_computed``,
+            ``recoveries`` and ``faults_fired``.
+
+        Raises:
+            RunAliveError: a run of this name is alive.
+            TrainingFailedError: the run ended without success; its ``traceback`` is the user's first.
+        """
+        plan = RunPlan(
+            run=self._name,
+            elastic=self._elastic,
+            scaling=self._scaling,
+            train=self._pickled(),
+            config=self._config,
+            folder=self._folder,
+            trace=os.environ.get("EVERSTEP_TRACE"),
+            runtime_env=dict(self._settings.worker_runtime_env or {}),
+        )
+        state = self._driver().drive(plan, on_state or (lambda _: None))
+        if state.phase is not Phase.SUCCEEDED:
+            raise TrainingFailedError(state.error or f"the run ended as {state.phase}", traceback=state.traceback)
+        return _result(state, self._folder)
+
+    def _driver(self) -> Driver:
+        if self._kind is ClusterKind.LOCAL:
+            return LocalDriver()
+        connect_ray(self._scaling, self._address)
+        return RayDriver()
+
+    def _pickled(self) -> bytes:
+        from ray import cloudpickle
+
+        try:
+            return bytes(cloudpickle.dumps(self._train_fn))
+        except Exception as error:
+            raise ConfigError(f"the training function cannot be sent to ranks: {error}") from error
+
+
+def connect_ray(scaling: Scaling, address: str | None) -> None:
+    """Connect to Ray: to ``address``, to RAY_ADDRESS, or to a cluster made here with room for every rank.
+
+    What ranks print stays in Ray's logs; call ``ray.init`` before to have it otherwise.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address:
+        ray.init(address=address, **quiet)
+        return
+    room = max(float(os.cpu_count() or 1), scaling.max_ranks * scaling.cpus_per_rank)
+    ray.init(num_cpus=int(-(-room // 1)), include_dashboard=False, **quiet)
+
+
+def _result(state: RunState, folder: str | None) -> Any:
+    from ray.train import Result
+
+    metrics = {
+        **state.metrics,
+        "recoveries": [dataclasses.asdict(record) for record in state.recoveries],
+        "faults_fired": list(state.faults_fired),
+    }
+    if folder is not None:
+        Path(folder, "metrics.json").write_text(json.dumps(metrics, indent=2, default=str) + "\n", encoding="utf-8")
+    return Result(metrics=metrics, checkpoint=None, error=None, path=folder or "")
+
+
+def _folder(storage_path: str | None, name: str) -> str | None:
+    """The run's own folder under a local storage path.
+
+    Raises:
+        ConfigError: a remote path, or one that cannot be written.
+    """
+    if storage_path is None:
+        return None
+    if "://" in storage_path:
+        raise ConfigError(f"storage_path={storage_path!r}: only local paths can be written so far")
+    folder = Path(storage_path).expanduser().resolve() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"storage_path={storage_path!r} cannot be written: {error.strerror}") from None
+    return str(folder)
