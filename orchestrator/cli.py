@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ..conf.errors import ConfigError, EverstepError
+from ..conf.errors import ConfigError, EverstepError, TrainingFailedError
 from ..conf.run import RunFile, load, parse
 from . import report
 from .progress import Progress
@@ -80,6 +80,7 @@ def run(file: str, overrides: tuple[str, ...], json_file: Path | None) -> None:
         ending = ExitCode.MISSED_FAULT
     if run_file.compare:
         undisturbed = _fit(undisturbed_twin(run_file), train, console, label="undisturbed")
+        console.print(f"undisturbed  {report.weights_line(undisturbed)}")
         console.print(report.comparison_line(metrics, undisturbed))
         same = report.identical(metrics, undisturbed)
         metrics = {**metrics, "identical": same, "undisturbed": undisturbed}
@@ -138,9 +139,8 @@ def _fit(run_file: RunFile, train: Callable[[Any], object], console: Console, la
 
 
 def _users_traceback(error: EverstepError) -> str | None:
-    told = getattr(error, "traceback", None)
-    if told:
-        return str(told)
+    if isinstance(error, TrainingFailedError):
+        return error.traceback
     # A bad configuration has a cause only if the user's module failed on import.
     if isinstance(error, ConfigError) and error.__cause__ is not None:
         return "".join(traceback.format_exception(error.__cause__))

@@ -17,9 +17,11 @@ _AUTH = (
     "where the cluster starts"
 )
 
+_NO_COMMAND = 127  # what a shell returns for a command that it does not find
+
 
 def submit(config: RunFile | str | Path, *, address: str, overrides: Sequence[str] = ()) -> str:
-    """Start a run as a Ray job. The folder of its file goes along; everstep must be installed on the cluster.
+    """Start a run as a Ray job. The folder of its file goes along; everstep must be installed there, with its command.
 
     Args:
         config: a YAML file, or what was read from one.
@@ -72,8 +74,13 @@ def wait(job: str, *, address: str, echo: Callable[[str], object] | None = None)
     except (RuntimeError, OSError) as error:
         raise EverstepError(f"lost sight of job {job}, which may go on: {one_line(str(error))}") from None
     status = str(getattr(details.status, "value", details.status))
-    if status != "SUCCEEDED":
-        raise TrainingFailedError(f"job {job} ended as {status}: {one_line(details.message or 'no reason given')}")
+    if status == "SUCCEEDED":
+        return
+    # What Ray appends are the logs again.
+    reason = (details.message or "no reason given").partition(", last available logs")[0]
+    if details.driver_exit_code == _NO_COMMAND:
+        reason = "the cluster has no command everstep; install it there and put it on the PATH of its Ray processes"
+    raise TrainingFailedError(f"job {job} ended as {status}: {one_line(reason)}")
 
 
 async def _tail(client: Any, job: str, echo: Callable[[str], object]) -> None:
@@ -91,6 +98,6 @@ def _client(address: str) -> Any:
         raise ConfigError(_AUTH.format(address=address)) from None
     except Exception as error:  # Ray raises whatever its HTTP stack did
         raise ConfigError(
-            f"no Ray dashboard answers at {address}: {one_line(str(error))}; give the address of a cluster's "
-            "dashboard, as in http://127.0.0.1:8265"
+            f"no Ray dashboard answers at {address}: {one_line(str(error)).rstrip('.')}; give the address "
+            "of a cluster's dashboard, as in http://127.0.0.1:8265"
         ) from None

@@ -59,7 +59,7 @@ class Progress:
         self._recoveries = len(state.recoveries)
         line = status_line(state, self._unit)
         if self._live is not None:
-            self._live.update(Text(self._label + line), refresh=True)
+            self._live.update(Text(self._label + line, no_wrap=False, overflow="fold"), refresh=True)
         elif line != self._line and (_changes(state) != self._changes or self._clock() >= self._due):
             self._line, self._changes = line, _changes(state)
             self._due = self._clock() + self._interval

@@ -26,6 +26,7 @@ class Client:
     asked: dict[str, Any]
     refusal: Exception | None = None
     status = "SUCCEEDED"
+    code = 3
     lost: Exception | None = None
 
     def __init__(self, address: str) -> None:
@@ -45,7 +46,8 @@ class Client:
             raise self.lost
 
     def get_job_info(self, job: str) -> SimpleNamespace:
-        return SimpleNamespace(status=self.status, message="exit code 3\nbye")
+        message = f"exit code {self.code}\nbye, last available logs: x"
+        return SimpleNamespace(status=self.status, message=message, driver_exit_code=self.code)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +94,7 @@ def test_a_bad_file_is_refused_before_anything_is_sent(file: Path) -> None:
     ("refusal", "text"),
     [
         (ray.exceptions.AuthenticationError("401\n\nno token"), "RAY_AUTH_MODE must be the same on both sides"),
-        (ConnectionError("Failed to connect"), f"no Ray dashboard answers at {ADDRESS}: Failed to connect"),
+        (ConnectionError("Failed to connect."), f"no Ray dashboard answers at {ADDRESS}: Failed to connect; give"),
         (ValueError("Internal error:\nauto"), "give the address of a cluster's dashboard"),
     ],
 )
@@ -123,6 +125,8 @@ def test_waiting_shows_the_output_and_ends_with_the_job(file: Path, client: type
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 1
     assert result.stderr.endswith("ended as FAILED: exit code 3 bye\n")
+    client.code = 127
+    assert "ended as FAILED: the cluster has no command everstep" in CliRunner().invoke(main, arguments).stderr
 
 
 def test_a_lost_connection_is_not_a_failed_job(client: type[Client]) -> None:
