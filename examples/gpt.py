@@ -72,7 +72,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x)))
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        y: Tensor = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return y
 
 
 class GPT(nn.Module):

@@ -31,9 +31,7 @@ def read_sources(root: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def write_arrow(content: bytes, path: Path) -> None:
     """Write one column of bytes as an Arrow IPC file, which appears whole or not at all."""
-    batch = pa.record_batch(
-        {"byte": pa.Array.from_buffers(pa.uint8(), len(content), [None, pa.py_buffer(content)])}
-    )
+    batch = pa.record_batch({"byte": pa.Array.from_buffers(pa.uint8(), len(content), [None, pa.py_buffer(content)])})
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

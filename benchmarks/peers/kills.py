@@ -45,9 +45,9 @@ class Jobs:
         """Return once the condition holds; a process that ends unasked and the deadline are errors."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
-            ended = [one.args for one in self._processes if one.poll() not in (None, -signal.SIGKILL)]
+            ended = [one.pid for one in self._processes if one.poll() not in (None, -signal.SIGKILL)]
             if ended or time.monotonic() > deadline:
-                reason = f"{ended[0]} ended" if ended else f"{DEADLINE_S:.0f} s have passed"
+                reason = f"process {ended[0]} ended" if ended else f"{DEADLINE_S:.0f} s have passed"
                 tail = (self._work / "output.txt").read_text(errors="replace")[-4000:]
                 raise RuntimeError(f"{reason} while waiting for {what}; the end of the output:\n{tail}")
             time.sleep(_POLL_S)
@@ -106,8 +106,11 @@ def recoveries(
 
 
 def _all_at_work(marks: list[Mark], since: float) -> bool:
-    done = [mark.rank for mark in marks if mark.event == "done" and mark.time > since]
-    return all(done.count(rank) >= STEPS_BEFORE_KILL for rank in range(RANKS))
+    """Whether the latest steps were completed by all ranks together, in one world."""
+    done = [mark for mark in marks if mark.event == "done" and mark.time > since][-STEPS_BEFORE_KILL * RANKS :]
+    ranks = [mark.rank for mark in done]
+    whole = all(ranks.count(rank) == STEPS_BEFORE_KILL for rank in range(RANKS))
+    return whole and len({mark.world for mark in done}) == 1
 
 
 def _kill_one(name: str, log: ProgressLog, running: Jobs, rng: random.Random) -> tuple[PeerRecovery, int]:

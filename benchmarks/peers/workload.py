@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
@@ -34,6 +34,16 @@ class Workload:
         first = (step * MICROBATCHES + index) * SEQUENCES
         windows = torch.stack([self._blocks[i % len(self._blocks)] for i in range(first, first + SEQUENCES)])
         (next_token_loss(model, windows) * RANKS / MICROBATCHES).backward()
+
+    def flat_gradient(self) -> Tensor:
+        """A copy of the gradient in one vector."""
+        return torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
+
+    def set_gradient(self, flat: Tensor) -> None:
+        """The inverse of ``flat_gradient``."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
 
     def update(self) -> None:
         """Apply the gradient and clear it."""
