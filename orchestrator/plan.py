@@ -25,7 +25,7 @@ class RunPlan:
         train: the user's function, pickled by value.
         config: handed to it as ``ctx.config``.
         folder: where journal and result go, None for nowhere.
-        trace: folder for a line per applied step and rank, None for none.
+        trace: folder for a file of ``Trace`` lines per rank, None for none.
         runtime_env: Ray runtime environment of the ranks.
         token: the run's secret.
     """

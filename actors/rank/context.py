@@ -109,6 +109,7 @@ class RankContext:
             elastic.microbatches_per_step,
             elastic.timeouts,
             process.chaos,
+            process.trace,
             process.link.send,
         )
         if process.chaos:
@@ -167,7 +168,8 @@ class RankContext:
     def _applied(self, step: Step) -> None:
         self.progress.loss = step.loss
         self.progress.weight += step.weight
-        self._process.trace_step(step.number, step.loss, time.monotonic())
+        if self._process.trace:
+            self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
 
     def _state(self) -> dict[str, torch.Tensor]:
         return dict(_named(self._models, "state_dict"))

@@ -20,11 +20,12 @@ from .communicator import Communicator
 from .gradients import GradientSum
 from .groups import Groups
 from .ledger import Ledger, after
+from .trace import Trace
 from .transaction import ProtocolError, Verdict
 
 
 @dataclass
-class Trace:
+class _Timing:
     """When things happened in the step under way, on this rank's monotonic clock, in seconds."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
@@ -42,6 +43,7 @@ class Engine:
         microbatches: B.
         timeouts: all deadlines.
         chaos: planned faults.
+        trace: for those who check from outside.
         send: to the controller.
     """
 
@@ -53,6 +55,7 @@ class Engine:
         microbatches: int,
         timeouts: Timeouts,
         chaos: Chaos,
+        trace: Trace,
         send: Callable[[FromRank], None],
     ) -> None:
         self._ledger = ledger
@@ -61,6 +64,7 @@ class Engine:
         self._microbatches = microbatches
         self._timeouts = timeouts
         self._chaos = chaos
+        self._trace = trace
         self._send = send
         self._census: Census | None = None
         self._contributions: dict[int, Contribution] = {}
@@ -68,14 +72,14 @@ class Engine:
         self._resumed_in: Generation | None = None
         self.position = Position(0)
         self.computed = 0
-        self.trace = Trace()
+        self.timing = _Timing()
 
     def begin(self, position: Position) -> None:
         """Empty everything for an attempt at a step."""
         self.position = position
         self._contributions = {}
         self._census = None
-        self.trace = Trace()
+        self.timing = _Timing()
         self._planned = frozenset(self._ledger.transaction.indices)
         self._gradients.reset()
         self._chaos.step, self._chaos.ordinal = position.step, -1
@@ -106,7 +110,10 @@ class Engine:
         self._contributions[index] = Contribution(weight, loss.detach(), peak)
         self._ledger.fold(self.position, index)
         self.computed += 1
-        self.trace.spans.append((started, time.monotonic()))
+        span = (started, time.monotonic())
+        self.timing.spans.append(span)
+        if self._trace:
+            self._trace.write("computed", step=self.position.step, index=index, span=span)
 
     def settle(self) -> tuple[Verdict, Census] | None:
         """Reduce and vote once.
@@ -127,7 +134,7 @@ class Engine:
         assert generation is not None
         try:
             communicator = self._groups.get(generation, self._timeouts.build)
-            self.trace.reduced = time.monotonic()
+            self.timing.reduced = time.monotonic()
             self._census = None
             summed, maxima = self._reduce(communicator)
             self._chaos.at(FaultPoint.BEFORE_VOTE)
@@ -136,7 +143,7 @@ class Engine:
                 raise CommunicatorError(f"generation {generation} was abandoned before the vote")
             self._vote(communicator)
         except CommunicatorError as error:
-            self.trace.failed = time.monotonic()
+            self.timing.failed = time.monotonic()
             if self._census is None:
                 self._gradients.forget()
             self._ledger.abandon(generation, error)
@@ -144,6 +151,7 @@ class Engine:
         verdict = self._judge(self._census)
         if not self._ledger.decide(self.position, generation, verdict):
             return None
+        self._write_decided(verdict)
         self._chaos.at(FaultPoint.AFTER_VOTE)
         self._say_resumed(generation)
         self._groups.retire(generation)
@@ -185,6 +193,7 @@ class Engine:
             raise ProtocolError(f"step {self.position} is judged {verdict} here, but its peers went to {position}")
         generation = self._ledger.transaction.generation
         assert generation is not None
+        self._write_decided(verdict)
         self._say_resumed(generation)
         return self._conclude(verdict, self._census)
 
@@ -216,21 +225,33 @@ class Engine:
         # The rank that computed it says so and ends the run; this one waits to be told.
         self._ledger.await_end(self._timeouts.recovery)
 
+    def _write_decided(self, verdict: Verdict) -> None:
+        if self._trace:
+            self._trace.write(
+                "decided",
+                step=self.position.step,
+                verdict=verdict,
+                indices=sorted(self._contributions),
+                generation=str(self._ledger.transaction.generation),
+                reduced=self.timing.reduced,
+                at=time.monotonic(),
+            )
+
     def _say_resumed(self, generation: Generation) -> None:
         """Tell the controller of the first decision in a generation; not on the path of an ordinary step."""
         if self._resumed_in == generation:
             return
         self._resumed_in = generation
         now = time.monotonic()
-        trace = self.trace
+        timing = self.timing
         self._send(
             Resumed(
                 self._ledger.transaction.incarnation,
                 generation,
                 self.position,
-                tuple(trace.spans),
-                trace.failed,
-                trace.reduced,
+                tuple(timing.spans),
+                timing.failed,
+                timing.reduced,
                 now,
             )
         )

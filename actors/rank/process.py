@@ -40,6 +40,7 @@ from .ledger import Ledger
 from .order import mix
 from .rng import seed_everything
 from .spec import RankSpec
+from .trace import Trace
 from .transaction import ProtocolError
 
 TrainFunction = Callable[[RankContext], None]
@@ -72,9 +73,7 @@ class RankProcess:
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
         self.context = RankContext(self, spec.config, spec.elastic, spec.seat, self.device)
-        self._trace = None
-        if spec.trace:
-            self._trace = os.open(Path(spec.trace, f"{spec.incarnation}.steps"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        self.trace = Trace(spec.trace, spec.incarnation)
 
     def run(self, train: TrainFunction) -> None:
         """Train to the end, or say why not. Returns when the controller has released the rank."""
@@ -93,11 +92,6 @@ class RankProcess:
         # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
         self._released.wait(spec.elastic.timeouts.finish + spec.elastic.timeouts.recovery)
         self.link.close()
-
-    def trace_step(self, step: int, loss: float, at: float) -> None:
-        """One line per applied step, for those who measure from outside."""
-        if self._trace is not None:
-            os.write(self._trace, f"{step} {loss!r} {at!r} {self.context.computed}\n".encode())
 
     def _finish(self) -> None:
         run = self.context.run

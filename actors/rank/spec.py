@@ -15,7 +15,7 @@ class RankSpec:
         controller: host and port of the control connection.
         token: the run's secret.
         max_world: most ranks that will ever reduce together.
-        trace: folder for a line per applied step, None for none.
+        trace: folder for the lines of ``Trace``, None for none.
     """
 
     run: str

@@ -1,0 +1,178 @@
+"""Runs a small training through planned faults on the local cluster, and tells whether it was as if undisturbed."""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from everstep.conf.chaos import Fault
+from everstep.conf.elastic import ElasticConfig, Timeouts
+from everstep.conf.scaling import Scaling
+from everstep.orchestrator.cluster import Cluster
+from everstep.orchestrator.controller import Controller
+from everstep.orchestrator.journal import Journal
+from everstep.orchestrator.local_cluster import LocalCluster
+from everstep.orchestrator.plan import RunPlan
+from everstep.orchestrator.view import Phase, RunState
+from ray import cloudpickle
+
+# Ranks are other processes and cannot import the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+STEPS = 7
+MICROBATCHES = 9
+RUN_DEADLINE_S = 90.0
+QUICK = Timeouts(heartbeat_interval=0.2, heartbeat=1.5, probe=0.7, confirm=1.0, collective=20.0, recovery=60.0)
+
+
+def train(ctx: Any) -> None:
+    """Dropout, uneven weights, a microbatch of weight 0 in every step, a schedule; logs what it saw."""
+    import os
+
+    import everstep
+    import torch
+    from torch import nn
+
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 50
+
+        def __getitem__(self, item: int) -> dict:
+            generator = torch.Generator().manual_seed(item)
+            x = torch.randn(24, generator=generator)
+            return {"id": item, "x": x, "y": int(x[0] > 0)}
+
+    width = ctx.config.get("width", 300)
+    model = nn.Sequential(nn.Linear(24, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width), nn.Linear(width, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
+    data = everstep.Microbatches(Samples(), size=3)
+    run = ctx.begin(model=model, optimizer=optimizer, scheduler=scheduler, data=data, steps=ctx.config["steps"])
+    log = os.open(f"{ctx.config['log']}/{os.getpid()}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    for step in run:
+        for batch in step:
+            ids = batch["id"].tolist()
+            loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+            # Weights differ from sample to sample; one in seven is 0 and its loss is not even finite.
+            weight = sum(ids) % 7
+            if weight == 0:
+                loss = loss * float("nan")
+            step.backward(loss, weight=weight)
+            os.write(log, (json.dumps(["samples", step.number, ids]) + "\n").encode())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        os.write(log, (json.dumps(["rate", step.number, scheduler.get_last_lr()[0], step.loss]) + "\n").encode())
+        scheduler.step()
+
+
+@dataclass
+class Outcome:
+    """What a run left behind."""
+
+    state: RunState
+    journal: list[Mapping[str, object]]
+    leftovers: list[str]
+    computed: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    decided: dict[str, dict[int, list[int]]] = field(default_factory=dict)
+    samples: dict[int, Counter[tuple[int, ...]]] = field(default_factory=dict)
+    rates: dict[int, set[tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> object:
+        return self.state.metrics.get("weights_sha256")
+
+
+def plan_of(folder: Path, ranks: int, chaos: Sequence[Fault] = (), **elastic: Any) -> RunPlan:
+    """The small training on ``ranks`` ranks; files go to ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"steps": elastic.pop("steps", STEPS), "log": str(folder), "width": elastic.pop("width", 300)}
+    settings = {"microbatches_per_step": MICROBATCHES, "bucket_mib": 0.25, "timeouts": QUICK, **elastic}
+    return RunPlan(
+        run=folder.name,
+        elastic=ElasticConfig(chaos=tuple(chaos), **settings),
+        scaling=Scaling(1, ranks),
+        train=cloudpickle.dumps(train),
+        config=config,
+        trace=str(folder),
+    )
+
+
+def run(folder: Path, ranks: int, chaos: Sequence[Fault] = (), cluster: type[LocalCluster] = LocalCluster, **elastic: Any) -> Outcome:
+    """Train to the end on the local cluster."""
+    plan = plan_of(folder, ranks, chaos, **elastic)
+    return drive(plan, cluster(plan.program()), folder)
+
+
+def drive(plan: RunPlan, cluster: Cluster, folder: Path) -> Outcome:
+    """Train to the end on a given cluster, within a deadline."""
+
+    async def until_over() -> tuple[RunState, Controller]:
+        controller = Controller(plan.settings(term=1), cluster, Journal(None))
+        state = await asyncio.wait_for(controller.run(), RUN_DEADLINE_S)
+        return state, controller
+
+    state, controller = asyncio.run(until_over())
+    outcome = Outcome(state, controller.events(), controller.leftovers)
+    return read(outcome, folder)
+
+
+def read(outcome: Outcome, folder: Path) -> Outcome:
+    """Add what the ranks wrote."""
+    for path in folder.glob("*.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            if line["event"] == "computed":
+                outcome.computed.setdefault(path.stem, []).append((line["step"], line["index"]))
+            elif line["event"] == "decided":
+                outcome.decided.setdefault(path.stem, {})[line["step"]] = line["indices"]
+    for path in folder.glob("*.log"):
+        for what, step, *facts in map(json.loads, path.read_text().splitlines()):
+            if what == "samples":
+                outcome.samples.setdefault(step, Counter())[tuple(facts[0])] += 1
+            else:
+                outcome.rates.setdefault(step, set()).add(tuple(facts))
+    return outcome
+
+
+def assert_as_if_undisturbed(outcome: Outcome, reference: Outcome, faults: Sequence[Fault], lost: int) -> None:
+    """Same weights, sample ids and rates; every fault fired; nothing summed twice; nothing computed in vain."""
+    assert outcome.state.phase is Phase.SUCCEEDED, (outcome.state.error, outcome.state.traceback)
+    assert outcome.leftovers == []
+    assert len(outcome.state.faults_fired) == len(faults), outcome.state.faults_fired
+    for fault in faults:
+        assert any(fault.point in fired and f"rank {fault.replica}." in fired for fired in outcome.state.faults_fired)
+    assert outcome.state.metrics["world"] == reference.state.metrics["world"] - lost
+    assert outcome.weights == reference.weights
+    assert outcome.rates == reference.rates
+    for step, expected in reference.samples.items():
+        # Lost microbatches are computed again, so nothing may be missing, and nothing may be new.
+        assert set(outcome.samples[step]) == set(expected), f"sample ids of step {step}"
+    for incarnation, computed in outcome.computed.items():
+        assert len(computed) == len(set(computed)), f"{incarnation} computed a finished microbatch again"
+    assert_each_index_once(outcome)
+
+
+def assert_each_index_once(outcome: Outcome) -> None:
+    """Per step, contributions of those who decided are disjoint; what they lack came from one who died in the vote."""
+    for step in range(STEPS):
+        shares = {name: steps[step] for name, steps in outcome.decided.items() if step in steps}
+        summed = Counter(index for share in shares.values() for index in share)
+        assert summed, f"nobody decided step {step}"
+        assert max(summed.values()) == 1, f"step {step} summed {summed}"
+        missing = set(range(MICROBATCHES)) - set(summed)
+        from_the_dead = {
+            index
+            for name, computed in outcome.computed.items()
+            if name not in shares
+            for computed_step, index in computed
+            if computed_step == step
+        }
+        assert missing <= from_the_dead, f"step {step} misses {missing}"
+
+
+def twins(faults: Sequence[Fault], other: int) -> tuple[Fault, ...]:
+    """Each fault also on another replica, at the same place and time."""
+    return (*faults, *(replace(fault, replica=other) for fault in faults))

@@ -1,0 +1,42 @@
+"""Every named point, one dead and two at once: the run ends as if nothing had happened."""
+
+from pathlib import Path
+
+import pytest
+from everstep.conf.chaos import Fault, FaultPoint
+
+from .harness import Outcome, assert_as_if_undisturbed, run, twins
+
+STEP = 3
+# Points that exist only while another loss is being answered.
+IN_RECOVERY = (FaultPoint.IN_REPORT, FaultPoint.IN_REBUILD, FaultPoint.IN_EXTENSION)
+IN_STEP = tuple(point for point in FaultPoint if point not in IN_RECOVERY)
+
+
+@pytest.mark.parametrize("point", IN_STEP)
+def test_one_dies(point: FaultPoint, undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, 2, point=point)]
+    outcome = run(tmp_path, ranks=4, chaos=faults)
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=1)
+    assert len(outcome.state.recoveries) == 1
+
+
+@pytest.mark.parametrize("point", IN_STEP)
+def test_two_die_at_once(point: FaultPoint, undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = twins([Fault(STEP, 2, point=point)], other=0)
+    outcome = run(tmp_path, ranks=4, chaos=faults)
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=2)
+
+
+@pytest.mark.parametrize("point", IN_RECOVERY)
+def test_another_dies_in_the_recovery(point: FaultPoint, undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, 2, point=FaultPoint.IN_BACKWARD), Fault(STEP, 1, point=point)]
+    outcome = run(tmp_path, ranks=4, chaos=faults)
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=2)
+
+
+@pytest.mark.parametrize("point", IN_RECOVERY)
+def test_two_more_die_in_the_recovery(point: FaultPoint, undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, 2, point=FaultPoint.IN_BACKWARD), *twins([Fault(STEP, 1, point=point)], other=3)]
+    outcome = run(tmp_path, ranks=4, chaos=faults)
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=3)
