@@ -64,7 +64,8 @@ def train_loop(config: dict[str, Any]) -> None:
         log.write("begin", step=step, rank=rank, world=world)
         workload.ddp_step(ddp, step)
         log.write("done", step=step, rank=rank, world=world, microbatches=MICROBATCHES)
-        with tempfile.TemporaryDirectory() as folder:
+        # Inside the working folder, since a killed worker clears nothing away.
+        with tempfile.TemporaryDirectory(dir=config["work"]) as folder:
             if rank == 0:
                 workload.save(Path(folder) / "checkpoint.pt", next_step=step + 1)
             report({"step": step}, checkpoint=Checkpoint.from_directory(folder) if rank == 0 else None)
