@@ -33,6 +33,8 @@ def hello(state: State, incarnation: str, message: Hello) -> tuple[State, list[A
 
 def ready(state: State, incarnation: str, message: Ready, now: float) -> tuple[State, list[Action]]:
     """A rank stands in ``begin``."""
+    if state.ranks[incarnation].ready is not None:
+        return state, []
     return try_open(state.rank(incarnation, ready=message, standing=Standing.READY), now)
 
 

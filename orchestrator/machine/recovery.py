@@ -66,9 +66,10 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
         assert state.recovery is not None
         state = replace(state, recovery=replace(state.recovery, guessed=len(state.recovery.lost) == 0))
     assert state.recovery is not None
+    known = state.recovery.reports.get(incarnation)
     reports = {**state.recovery.reports, incarnation: message}
     state = replace(state, recovery=replace(state.recovery, reports=reports))
-    if message.accused is not None:
+    if message.accused is not None and message != known:
         count = state.accusations.get(message.accused, 0) + 1
         state = replace(state, accusations={**state.accusations, message.accused: count})
     state, more = plan(state, now)

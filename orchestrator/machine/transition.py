@@ -83,6 +83,8 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             return state, [*actions, *more]
         case FaultFired(_, fault, evidence):
             fired = f"{fault}: {evidence}"
+            if fired in state.faults_fired:
+                return state, []
             return replace(state, faults_fired=(*state.faults_fired, fired)), [
                 Record("fault fired", facts={"fault": fired})
             ]

@@ -28,6 +28,8 @@ def fail(state: State, error: str) -> tuple[State, list[Action]]:
 def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list[Action]]:
     """One rank's exception is first taken for that rank's fault; a second rank's makes it the work's fault."""
     rank = state.ranks[incarnation]
+    if rank.raised is not None:
+        return state, []
     earlier = state.raised
     seat = f"rank {rank.seat}"
     state = replace(
