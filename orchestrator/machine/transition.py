@@ -103,9 +103,7 @@ def _heartbeat(state: State, incarnation: str, message: Heartbeat, now: float) -
 
 def _tick(state: State, asleep: float, now: float) -> Step:
     if asleep:
-        heard = forgive({rank.incarnation: rank.last_heard for rank in state.living}, asleep)
-        for name, last_heard in heard.items():
-            state = state.rank(name, last_heard=last_heard)
+        state = _forgive(state, asleep, now)
     # The lease: a rank that hears nothing for its orphan time-out ends itself.
     actions: list[Action] = [Send(rank.incarnation, Ping()) for rank in state.living if rank.pid]
     for name, reason in _overdue(state, now):
@@ -129,6 +127,19 @@ def _tick(state: State, asleep: float, now: float) -> Step:
         )
         actions += more
     return state, actions
+
+
+def _forgive(state: State, asleep: float, now: float) -> State:
+    """No deadline that ranks must keep has run while the controller could not hear them."""
+    heard = forgive({rank.incarnation: rank.last_heard for rank in state.living}, asleep)
+    for name, last_heard in heard.items():
+        suspected = state.ranks[name].suspected + asleep
+        state = state.rank(name, last_heard=min(now, last_heard), suspected=min(now, suspected))
+    current = state.recovery
+    if current is None:
+        return state
+    stamps = {**current.stamps, "prepared": min(now, current.stamps["prepared"] + asleep)}
+    return replace(state, recovery=replace(current, stamps=stamps))
 
 
 def _overdue(state: State, now: float) -> list[tuple[str, str]]:
