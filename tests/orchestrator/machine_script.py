@@ -1,0 +1,244 @@
+"""Plays a run to the machine, event by event, and keeps what it answered. Time moves only when it is told to."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from everstep.actors.messages import (
+    Finished,
+    FromRank,
+    Heartbeat,
+    Hello,
+    Joined,
+    Open,
+    Prepare,
+    Raised,
+    Ready,
+    Report,
+    Resumed,
+    ToRank,
+)
+from everstep.conf.elastic import Timeouts
+from everstep.orchestrator.machine.events import (
+    Action,
+    Ended,
+    EndRun,
+    Event,
+    Heard,
+    KillRank,
+    Record,
+    Send,
+    Started,
+    StartRank,
+    StoreOpened,
+    Tick,
+)
+from everstep.orchestrator.machine.look import look
+from everstep.orchestrator.machine.state import Settings, Standing, State
+from everstep.orchestrator.machine.transition import advance
+from everstep.orchestrator.view import Phase, RunState
+from everstep.policies.workload import Balanced
+from everstep.policies.world import Generation, Position
+
+Message = TypeVar("Message")
+
+
+def name(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def generation(number: int) -> Generation:
+    return Generation(1, number)
+
+
+@dataclass
+class Script:
+    """A run of ``ranks`` ranks.
+
+    Attributes:
+        answered: actions of the last event.
+        history: actions of all events.
+    """
+
+    ranks: int = 4
+    minimum: int = 1
+    microbatches: int = 8
+    steps: int = 5
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    now: float = 100.0
+    answered: list[Action] = field(default_factory=list)
+    history: list[Action] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = tuple(map(name, range(self.ranks)))
+        settings = Settings(
+            "test", 1, names, self.minimum, self.microbatches, Balanced(), self.timeouts, store_prefix="root"
+        )
+        self.state = State(settings)
+
+    # --- what happens
+
+    def happen(self, event: Event) -> list[Action]:
+        self.state, self.answered = advance(self.state, event, self.now)
+        self.history += self.answered
+        return self.answered
+
+    def hear(self, rank: int, message: FromRank) -> list[Action]:
+        return self.happen(Heard(name(rank), message))
+
+    def end(self, *ranks: int, cause: str = "its process ended with signal 9") -> list[Action]:
+        return [action for rank in ranks for action in self.happen(Ended(name(rank), cause))]
+
+    def tick(self, seconds: float = 0.5, asleep: float = 0.0) -> list[Action]:
+        self.now += seconds
+        return self.happen(Tick(asleep))
+
+    def wait(self, seconds: float, *beating: int) -> list[Action]:
+        """Let time go by, tick by tick, while these ranks say that they live."""
+        actions = []
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            self.now += min(0.5, end - self.now)
+            for rank in beating:
+                self.beat(rank)
+            actions += self.happen(Tick())
+        return actions
+
+    def start(self) -> "Script":
+        """Ask for the ranks, and open the store."""
+        self.happen(Started())
+        self.happen(StoreOpened("host", 1234))
+        return self
+
+    def greet(self, *ranks: int, **environment: str) -> None:
+        for rank in ranks:
+            self.hear(rank, Hello(name(rank), 1000 + rank, "node", environment))
+
+    def ready(self, *ranks: int, **facts: str) -> list[Action]:
+        signatures = {"weight": facts.pop("weight", "digest")}
+        steps = int(facts.pop("steps", str(self.steps)))
+        return [action for rank in ranks for action in self.hear(rank, Ready(name(rank), signatures, steps, facts))]
+
+    def boot(self) -> "Script":
+        """Up to the first generation."""
+        self.start()
+        self.greet(*range(self.ranks))
+        self.ready(*range(self.ranks))
+        assert self.state.phase is Phase.RUNNING
+        return self
+
+    def beat(self, rank: int, step: int = 0, **progress: float) -> list[Action]:
+        return self.hear(rank, Heartbeat(name(rank), Position(step), "training", **progress))  # type: ignore[arg-type]
+
+    def report(
+        self,
+        rank: int,
+        position: Position = Position(0),  # noqa: B008
+        done: tuple[int, ...] = (),
+        owed: tuple[int, ...] | None = None,
+        cause: str | None = None,
+        accused: int | None = None,
+        abandons: int | None = None,
+    ) -> list[Action]:
+        """What it owes is by default the rest of what the newest generation gave it."""
+        world = self.state.world
+        assert world is not None
+        if owed is None:
+            owed = tuple(sorted(set(self.indices(rank)) - set(done)))
+        gave_up = world.generation if abandons is None else generation(abandons)
+        who = None if accused is None else name(accused)
+        return self.hear(rank, Report(name(rank), gave_up, position, frozenset(done), frozenset(owed), cause, who))
+
+    def join(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.hear(rank, Joined(name(rank), self.generation, 0.01))
+
+    def resume(self, *ranks: int, step: int = 0) -> None:
+        for rank in ranks:
+            self.hear(rank, Resumed(name(rank), self.generation, Position(step), (), 0.0, self.now, self.now))
+
+    def recover(self, *ranks: int) -> None:
+        """These survive: they report what they hold, meet, and decide."""
+        for rank in ranks:
+            self.report(rank)
+        self.join(*ranks)
+        self.resume(*ranks)
+
+    def finish(self, *ranks: int, weights: str = "weights") -> list[Action]:
+        return [
+            action
+            for rank in ranks
+            for action in self.hear(rank, Finished(name(rank), weights, 0.5, self.steps, 10, {"x": float(rank)}))
+        ]
+
+    def fail_in(
+        self, rank: int, microbatch: int | None = 3, step: int = 0, at: str = "train.py:1", final: bool = False
+    ) -> list[Action]:
+        """The user's code raises on this rank."""
+        samples = () if microbatch is None else (40 + microbatch, 50 + microbatch)
+        error = f"ValueError: bad ({at})"
+        message = Raised(name(rank), Position(step), microbatch, samples, f"ValueError at {at}", error, "trace", final)
+        return self.hear(rank, message)
+
+    # --- what came of it
+
+    @property
+    def generation(self) -> Generation:
+        assert self.state.world is not None
+        return self.state.world.generation
+
+    @property
+    def look(self) -> RunState:
+        return look(self.state, self.now)
+
+    def indices(self, rank: int) -> tuple[int, ...]:
+        """What the newest generation gave to a rank."""
+        return sent(self.history, rank, Open)[-1].indices[name(rank)]
+
+    def standing(self, rank: int) -> Standing:
+        return self.state.ranks[name(rank)].standing
+
+    def records(self, what: str) -> list[Record]:
+        return [action for action in self.history if isinstance(action, Record) and action.what == what]
+
+    @property
+    def error(self) -> str:
+        assert self.state.phase is Phase.FAILED
+        assert self.state.error is not None
+        assert "\n" not in self.state.error
+        assert any(isinstance(action, EndRun) for action in self.history)
+        return self.state.error
+
+
+def sent(actions: list[Action], rank: int, kind: type[Message]) -> list[Message]:
+    """Messages of this kind that went to this rank."""
+    return [
+        action.message
+        for action in actions
+        if isinstance(action, Send) and action.incarnation == name(rank) and isinstance(action.message, kind)
+    ]
+
+
+def addressees(actions: list[Action], kind: type[ToRank]) -> list[int]:
+    """Ranks to which a message of this kind went."""
+    return [
+        int(action.incarnation.removeprefix("rank-"))
+        for action in actions
+        if isinstance(action, Send) and isinstance(action.message, kind)
+    ]
+
+
+def killed(actions: list[Action]) -> list[int]:
+    return [int(action.incarnation.removeprefix("rank-")) for action in actions if isinstance(action, KillRank)]
+
+
+def asked_for(actions: list[Action]) -> list[int]:
+    return [int(action.incarnation.removeprefix("rank-")) for action in actions if isinstance(action, StartRank)]
+
+
+def prepared(actions: list[Action]) -> list[tuple[int, int]]:
+    """(rank, number of the generation) of every Prepare."""
+    return [
+        (int(action.incarnation.removeprefix("rank-")), action.message.generation.number)
+        for action in actions
+        if isinstance(action, Send) and isinstance(action.message, Prepare)
+    ]
