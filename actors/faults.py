@@ -46,10 +46,9 @@ class Chaos:
         if fault is None:
             return
         self._planned.remove(fault)
-        name = f"{fault.kind} of rank {fault.replica}.{fault.coordinate} at step {fault.step} {fault.point}"
-        self._announce(name, evidence or f"step {self.step}, its microbatch {self.ordinal}, pid {os.getpid()}")
+        self._announce(str(fault), evidence or f"step {self.step}, its microbatch {self.ordinal}, pid {os.getpid()}")
         if fault.kind is FaultKind.EXCEPTION:
-            raise PlannedError(f"planned: {name}")
+            raise PlannedError(f"planned: {fault}")
         os.kill(os.getpid(), signal.SIGKILL if fault.kind is FaultKind.SIGKILL else signal.SIGSTOP)
 
     def _due(self, point: FaultPoint) -> Fault | None:

@@ -73,6 +73,10 @@ class Fault:
     target: FaultTarget | str = FaultTarget.RANK
     microbatch: int | None = None
 
+    def __str__(self) -> str:
+        place = f"{self.point}" if self.microbatch is None else f"{self.point} of its microbatch {self.microbatch}"
+        return f"{self.kind} of {self.target} {self.replica}.{self.coordinate} at step {self.step} {place}"
+
     def __post_init__(self) -> None:
         for field, names in (("point", FaultPoint), ("kind", FaultKind), ("target", FaultTarget)):
             value = getattr(self, field)

@@ -17,6 +17,10 @@ class RunNotFoundError(EverstepError):
     """No run of this name is alive on the cluster."""
 
 
+class ClusterError(EverstepError):
+    """The Ray cluster cannot be reached."""
+
+
 class TrainingFailedError(EverstepError):
     """The run ended without finishing its steps; the text holds the first cause.
 

@@ -1,10 +1,12 @@
 """Ask a run for its state from anywhere on the cluster."""
 
+import os
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..conf.errors import RunNotFoundError
+from ..conf.errors import ClusterError, RunNotFoundError
 from .names import NAMESPACE, controller_name
 from .view import RunState
 
@@ -78,11 +80,31 @@ def connect(run: str, address: str | None = None) -> RunHandle:
     import ray
 
     if not ray.is_initialized():
-        ray.init(address=address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        join_ray(address or os.environ.get("RAY_ADDRESS") or "auto")
     try:
         return RunHandle(run, ray.get_actor(controller_name(run), namespace=NAMESPACE))
     except ValueError:
         raise RunNotFoundError(f"no run {run!r} is alive on this cluster") from None
+
+
+def join_ray(address: str) -> None:
+    """Connect this process to a Ray cluster that runs.
+
+    Raises:
+        ClusterError: nothing listens there, or it refuses us; found out in seconds, where Ray would go on trying.
+    """
+    import ray
+
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if host and port.isdigit():
+            socket.create_connection((host, int(port)), timeout=CALL_TIMEOUT_S).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ClusterError(
+            f"no Ray cluster can be reached at {address!r}: {reason}; is it up, and does RAY_AUTH_MODE agree?"
+        ) from None
 
 
 def _starting() -> Any:

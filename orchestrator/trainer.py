@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from ..conf.errors import ConfigError, TrainingFailedError
 from ..conf.run import ClusterKind, RunFile, check
 from ..conf.scaling import Scaling
 from ..conf.train_types import RunSettings, read_run_config, read_scaling_config
+from .connect import join_ray
 from .drivers import Driver, LocalDriver, OnState, RayDriver
 from .plan import RunPlan
 from .view import Phase, RunState
@@ -137,13 +139,12 @@ def connect_ray(scaling: Scaling, address: str | None) -> None:
 
     if ray.is_initialized():
         return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
-        ray.init(address=address, **quiet)
+        join_ray(address)
         return
     room = max(float(os.cpu_count() or 1), scaling.max_ranks * scaling.cpus_per_rank)
-    ray.init(num_cpus=int(-(-room // 1)), include_dashboard=False, **quiet)
+    ray.init(num_cpus=math.ceil(room), include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 
 def _result(state: RunState, folder: str | None) -> Any:

@@ -33,7 +33,7 @@ def look(state: State, now: float) -> RunState:
             )
             for rank in state.living
         ),
-        loss=state.loss[1] if state.loss else None,
+        loss=finished.loss if finished else state.loss[1] if state.loss else None,
         weight_per_s=_rate(state),
         first_cause=state.first_cause,
         recoveries=state.recoveries,

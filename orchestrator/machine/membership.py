@@ -9,7 +9,7 @@ from ..view import Phase
 from . import recovery
 from .events import Action, KillRank, Record, Send, StartRank
 from .state import Rank, Standing, State
-from .verdicts import fail
+from .verdicts import fail, succeed
 
 
 def start(state: State, now: float) -> tuple[State, list[Action]]:
@@ -60,6 +60,9 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> tuple[State
         state, actions = recovery.plan(state, now)
     elif world.member(incarnation) is None:
         return state, [record, kill]
+    elif (ending := succeed(state))[0].phase.ended:
+        # The others have applied every step: nothing of the lost rank is needed any more.
+        state, actions = ending
     else:
         state, actions = recovery.begin(recovery.explain(state, said), said, now)
         state, more = recovery.plan(state, now)

@@ -68,6 +68,8 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
     assert state.recovery is not None
     known = state.recovery.reports.get(incarnation)
     reports = {**state.recovery.reports, incarnation: message}
+    state = state.rank(incarnation, position=message.position)
+    assert state.recovery is not None
     state = replace(state, recovery=replace(state.recovery, reports=reports))
     if message.accused is not None and message != known:
         count = state.accusations.get(message.accused, 0) + 1

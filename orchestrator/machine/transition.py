@@ -111,6 +111,10 @@ def _tick(state: State, asleep: float, now: float) -> Step:
         state, more = verdicts.fence(state, name, reason, now)
         actions += more
         if state.world is not None and state.world.member(name) is not None:
+            state, more = verdicts.succeed(state)
+            actions += more
+            if state.phase.ended:
+                return state, actions
             cause = f"rank {state.ranks[name].seat}: {reason}"
             state, more = recovery.begin(state, cause, now, began)
             actions += more
@@ -120,7 +124,7 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     actions += more
     if state.phase.ended:
         return state, actions
-    if state.finishing and state.recovery is None and now - state.finishing > state.settings.timeouts.finish:
+    if state.finishing and now - state.finishing > state.settings.timeouts.finish:
         late = ", ".join(str(rank.seat) for rank in state.members if rank.standing is not Standing.FINISHED)
         state, more = verdicts.fail(
             state, f"ranks {late} did not return from the training function after the last step"

@@ -55,9 +55,13 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
 
 def finished(state: State, incarnation: str, message: Finished) -> tuple[State, list[Action]]:
     """A rank has applied all steps; when all have, their weights must be the same."""
-    state = state.rank(incarnation, finished=message, standing=Standing.FINISHED)
+    return succeed(state.rank(incarnation, finished=message, standing=Standing.FINISHED))
+
+
+def succeed(state: State) -> tuple[State, list[Action]]:
+    """End with success once every living member has finished; nothing changes before."""
     members = state.members
-    if any(rank.standing is not Standing.FINISHED for rank in members):
+    if not members or any(rank.standing is not Standing.FINISHED for rank in members):
         return state, []
     digests = {
         str(rank.seat): {"weights": rank.finished.weights_sha256} for rank in members if rank.finished is not None
@@ -68,7 +72,7 @@ def finished(state: State, incarnation: str, message: Finished) -> tuple[State, 
         return fail(state, f"ranks ended with different weights (differing: {who}): {dict(difference.values)}")
     state = replace(state, phase=Phase.SUCCEEDED, recovery=None)
     actions: list[Action] = [Send(rank.incarnation, Release()) for rank in state.living]
-    return state, [*actions, Record("succeeded", facts={"weights": message.weights_sha256}), EndRun()]
+    return state, [*actions, Record("succeeded", facts={"weights": str(digests)}), EndRun()]
 
 
 def suspect(state: State, now: float) -> tuple[State, list[Action]]:

@@ -24,7 +24,9 @@ from ray import cloudpickle
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 STEPS = 7
-MICROBATCHES = 9
+# A wide model's exchange does not fit into the sockets' buffers, so it can be seen half done.
+NARROW, WIDE = 300, 1500
+MICROBATCHES = 16
 RUN_DEADLINE_S = 90.0
 QUICK = Timeouts(heartbeat_interval=0.2, heartbeat=1.5, probe=0.7, confirm=1.0, collective=20.0, recovery=60.0)
 
@@ -32,6 +34,8 @@ QUICK = Timeouts(heartbeat_interval=0.2, heartbeat=1.5, probe=0.7, confirm=1.0, 
 def train(ctx: Any) -> None:
     """Dropout, uneven weights, a microbatch of weight 0 in every step, a schedule; logs what it saw."""
     import os
+    import time
+    from pathlib import Path
 
     import everstep
     import torch
@@ -46,14 +50,31 @@ def train(ctx: Any) -> None:
             x = torch.randn(24, generator=generator)
             return {"id": item, "x": x, "y": int(x[0] > 0)}
 
-    width = ctx.config.get("width", 300)
-    model = nn.Sequential(nn.Linear(24, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width), nn.Linear(width, 2))
+    width = ctx.config["width"]
+    model = nn.Sequential(
+        nn.Linear(24, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width), nn.Linear(width, 2)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
     data = everstep.Microbatches(Samples(), size=3)
     run = ctx.begin(model=model, optimizer=optimizer, scheduler=scheduler, data=data, steps=ctx.config["steps"])
     log = os.open(f"{ctx.config['log']}/{os.getpid()}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def await_the_others() -> None:
+        """Until every other rank has finished its share of this step, so that lost microbatches go to all alike."""
+        share = ctx.config["microbatches"] // ctx.config["ranks"]
+        wanted = f'["samples", {step.number}, '
+        deadline = time.monotonic() + 20.0
+        while time.monotonic() < deadline:
+            logs = [path for path in Path(ctx.config["log"]).glob("*.log") if path.stem != str(os.getpid())]
+            if all(path.read_text().count(wanted) >= share for path in logs):
+                return
+            time.sleep(0.001)
+        raise TimeoutError("the other ranks did not finish their share")
+
     for step in run:
+        if (ctx.replica, step.number) == tuple(ctx.config["hold"] or ()):
+            await_the_others()
         for batch in step:
             ids = batch["id"].tolist()
             loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
@@ -86,14 +107,32 @@ class Outcome:
         return self.state.metrics.get("weights_sha256")
 
 
-def plan_of(folder: Path, ranks: int, chaos: Sequence[Fault] = (), **elastic: Any) -> RunPlan:
-    """The small training on ``ranks`` ranks; files go to ``folder``."""
+def plan_of(
+    folder: Path,
+    ranks: int,
+    chaos: Sequence[Fault] = (),
+    width: int = NARROW,
+    hold: tuple[int, int] | None = None,
+    **elastic: Any,
+) -> RunPlan:
+    """The small training on ``ranks`` ranks; files go to ``folder``.
+
+    Args:
+        hold: (replica, step): this replica begins that step only when all others have finished their share of it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"steps": elastic.pop("steps", STEPS), "log": str(folder), "width": elastic.pop("width", 300)}
-    settings = {"microbatches_per_step": MICROBATCHES, "bucket_mib": 0.25, "timeouts": QUICK, **elastic}
+    config = {
+        "steps": STEPS,
+        "log": str(folder),
+        "width": width,
+        "hold": hold,
+        "ranks": ranks,
+        "microbatches": MICROBATCHES,
+    }
+    settings = {"microbatches_per_step": MICROBATCHES, "bucket_mib": 64 if width == WIDE else 0.5, **elastic}
     return RunPlan(
         run=folder.name,
-        elastic=ElasticConfig(chaos=tuple(chaos), **settings),
+        elastic=ElasticConfig(chaos=tuple(chaos), timeouts=QUICK, **settings),
         scaling=Scaling(1, ranks),
         train=cloudpickle.dumps(train),
         config=config,
@@ -101,10 +140,10 @@ def plan_of(folder: Path, ranks: int, chaos: Sequence[Fault] = (), **elastic: An
     )
 
 
-def run(folder: Path, ranks: int, chaos: Sequence[Fault] = (), cluster: type[LocalCluster] = LocalCluster, **elastic: Any) -> Outcome:
+def run(folder: Path, ranks: int, chaos: Sequence[Fault] = (), **options: Any) -> Outcome:
     """Train to the end on the local cluster."""
-    plan = plan_of(folder, ranks, chaos, **elastic)
-    return drive(plan, cluster(plan.program()), folder)
+    plan = plan_of(folder, ranks, chaos, **options)
+    return drive(plan, LocalCluster(plan.program()), folder)
 
 
 def drive(plan: RunPlan, cluster: Cluster, folder: Path) -> Outcome:
