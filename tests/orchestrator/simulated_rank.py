@@ -1,0 +1,226 @@
+"""One rank of the simulation: the real ledger, and a training thread that is moved on from outside."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from everstep.actors.messages import (
+    Fenced,
+    Finished,
+    FromRank,
+    Open,
+    Ping,
+    Prepare,
+    Raised,
+    Ready,
+    Release,
+    Report,
+    Resumed,
+    ToRank,
+)
+from everstep.actors.rank.ledger import Ledger, after
+from everstep.actors.rank.transaction import Verdict
+from everstep.conf.errors import CommunicatorError
+from everstep.policies.workload import Balanced
+from everstep.policies.world import Generation, Position
+
+if TYPE_CHECKING:
+    from .protocol_simulation import Simulation
+
+Wait = float | Callable[[], bool]
+Thread = Iterator[Wait]
+
+
+class Violation(AssertionError):
+    """Something happened that must never happen."""
+
+
+@dataclass
+class Collective:
+    """One collective of one group: who has entered with what, and how it ended for whom."""
+
+    entered: dict[str, Any] = field(default_factory=dict)
+    outcome: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """All members' ends of one generation."""
+
+    members: tuple[str, ...]
+    arrived: list[str] = field(default_factory=list)
+    built: dict[str, bool] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    collectives: list[Collective] = field(default_factory=list)
+
+
+class Groups:
+    """What the ledger sees of a rank's groups."""
+
+    def __init__(self, rank: "Rank") -> None:
+        self._rank = rank
+
+    def open(self, message: Open) -> None:
+        self._rank.simulation.arrive(self._rank, message)
+
+    def interrupt(self, generation: Generation) -> None:
+        self._rank.simulation.leave(self._rank.name, generation)
+
+    def accused(self, generation: Generation, error: CommunicatorError) -> int | None:
+        group = self._rank.simulation.groups.get(generation)
+        if group is None or not self._rank.simulation.chance(0.5):
+            return None
+        faulty = (place for place, name in enumerate(group.members) if self._rank.simulation.ranks[name].hit)
+        return next(faulty, None)
+
+
+class Rank:
+    """One rank: a ledger, a training thread that is resumed by the simulation, and a connection."""
+
+    def __init__(self, simulation: "Simulation", name: str) -> None:
+        self.simulation = simulation
+        self.name = name
+        self.alive = False
+        self.frozen = False
+        self.connected = True
+        self.hit = False
+        self.raising = False
+        self.promised = Generation(0, 0)
+        self.heard = 0.0
+        self.deferred: list[ToRank] = []
+        self.thread: Thread = iter(())
+        self.waiting: Callable[[], bool] | None = None
+        self.position = Position(0)
+        self.sums: set[int] = set()
+        self.total: frozenset[int] | None = None
+        self.history: list[Position] = []
+        self.ledger = Ledger(
+            name, self.say, Groups(self), Balanced(), simulation.microbatches,  # type: ignore[arg-type]
+            before_report=lambda: simulation.strike("report", self),
+        )  # fmt: skip
+
+    def say(self, message: FromRank) -> None:
+        if isinstance(message, Report):
+            self.promised = max(self.promised, message.abandons)
+            if self.ledger.transaction.position == self.position and message.done != self.sums:
+                raise Violation(f"{self.name} reports {sorted(message.done)} but holds {sorted(self.sums)}")
+        self.simulation.to_controller(self, message)
+
+    def hear(self, message: ToRank) -> None:
+        """On the control thread."""
+        self.heard = self.simulation.now
+        match message:
+            case Prepare():
+                self.ledger.prepare(message)
+            case Open():
+                self.simulation.strike("open", self)
+                if self.alive:
+                    self.ledger.open(message)
+            case Fenced() | Release():
+                self.simulation.vanish(self)
+            case Ping():
+                pass
+
+    # --- the training thread; mirrors Step.__iter__ and Engine.settle
+
+    def train(self) -> Thread:
+        simulation = self.simulation
+        yield simulation.short()
+        self.ledger.steps = simulation.steps
+        self.say(Ready(self.name, {}, simulation.steps))
+        yield self.usable
+        for step in range(simulation.steps):
+            self.begin(Position(step))
+            while (verdict := (yield from self.attempt())) is not Verdict.COMMIT:
+                assert verdict is Verdict.VOID
+                self.begin(after(self.position, verdict))
+            self.history.append(self.position)
+            simulation.strike("apply", self)
+            yield simulation.short()
+        self.say(Finished(self.name, str([position.step for position in self.history]), 0.0, simulation.steps, 0))
+        simulation.strike("finished", self)
+
+    def usable(self) -> bool:
+        transaction = self.ledger.transaction
+        return transaction.generation is not None and not transaction.abandoned
+
+    def begin(self, position: Position) -> None:
+        self.position = position
+        self.sums = set()
+        self.total = None
+
+    def attempt(self) -> Iterator[Any]:
+        while True:
+            while True:
+                transaction = self.ledger.transaction
+                if transaction.position != self.position or not transaction.owed:
+                    break
+                index = transaction.owed[0]
+                self.simulation.strike("compute", self)
+                yield self.simulation.long()
+                if self.raising:
+                    self.say(Raised(self.name, self.position, index, (), f"at {self.name}", "bad", ""))
+                    self.simulation.vanish(self)
+                    yield lambda: False
+                self.sums.add(index)
+                self.ledger.fold(self.position, index)
+            verdict = yield from self.settle()
+            if verdict is not None:
+                return verdict
+
+    def settle(self) -> Iterator[Any]:
+        simulation, ledger = self.simulation, self.ledger
+        yield self.usable
+        transaction = ledger.transaction
+        if transaction.position != self.position:
+            if self.total is None:
+                raise Violation(f"{self.name} follows at {self.position} but holds no sum")
+            simulation.saw("followed")
+            return self.judge(transaction.position)
+        if transaction.owed:
+            return None
+        generation = transaction.generation
+        assert generation is not None
+        group = simulation.groups[generation]
+        yield lambda: self.name in group.built
+        if not group.built[self.name]:
+            return self.fail(generation)
+        self.total = None
+        total = yield from self.collect(group, "sum", (self.position, frozenset(self.sums)))
+        if total is None:
+            return self.fail(generation)
+        self.total = simulation.check_sum(self.name, self.position, total)
+        yield simulation.short()
+        if not ledger.enter(self.position, generation):
+            return self.fail(generation)
+        if (yield from self.collect(group, "vote", self.position)) is None:
+            return self.fail(generation)
+        simulation.strike("voted", self)
+        yield simulation.short()
+        verdict = simulation.verdict(self.position)
+        before = self.position
+        if not ledger.decide(before, generation, verdict):
+            simulation.saw("promised before it saw the vote")
+            return None
+        simulation.check_decision(self, before, generation, verdict)
+        self.say(Resumed(self.name, generation, before, (), 0.0, simulation.now, simulation.now))
+        return self.judge(ledger.transaction.position)
+
+    def collect(self, group: Group, what: str, contribution: object) -> Iterator[Any]:
+        collective = self.simulation.enter(self, group, what, contribution)
+        yield lambda: self.name in collective.outcome
+        return collective.entered if collective.outcome[self.name] else None
+
+    def fail(self, generation: Generation) -> None:
+        if self.total is None:
+            self.simulation.saw("failed in the sum")
+        self.ledger.abandon(generation, CommunicatorError("closed by peer"))
+
+    def judge(self, following: Position) -> Verdict:
+        verdict = self.simulation.verdict(self.position)
+        if after(self.position, verdict) != following:
+            raise Violation(f"{self.name} went from {self.position} to {following}, judged {verdict}")
+        self.simulation.check_verdict(self.position, verdict)
+        return verdict
