@@ -1,6 +1,7 @@
 """The group of one generation: a few collectives, asynchronous, and a way out when a peer is gone."""
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,23 +17,16 @@ from ..messages import StoreAddress
 from .sockets import SocketWatch
 
 
-class Pending:
+class Pending(Protocol):
     """A collective under way. Its buffers must be left alone until ``wait`` returns."""
 
-    def __init__(self, work: dist.Work, what: str) -> None:
-        self._work = work
-        self._what = what
-
     def wait(self) -> None:
-        """Block until it is complete here; the group's time-out bounds it.
+        """Block until it is complete here; an interruption or the group's time-out ends the wait otherwise.
 
         Raises:
             CommunicatorError: it failed; output buffers are undefined and must not be used again.
         """
-        try:
-            self._work.wait()
-        except RuntimeError as error:
-            raise CommunicatorError(f"{self._what}: {_brief(error)}") from None
+        ...
 
 
 class Communicator(Protocol):
@@ -87,9 +81,6 @@ class ProcessGroupCommunicator:
         options.reduceOp = op  # type: ignore[assignment]
         return self._launch("all-reduce", lambda group: group.allreduce([tensor], options))
 
-    def interrupt(self) -> None:
-        raise NotImplementedError
-
     def accused(self, error: CommunicatorError) -> int | None:
         return None
 
@@ -101,40 +92,86 @@ class ProcessGroupCommunicator:
         if group is None:
             raise CommunicatorError(f"{what}: the group of generation {self.generation} is closed")
         try:
-            return Pending(call(group), f"{what} in generation {self.generation}")
+            return self._pending(call(group), f"{what} in generation {self.generation}")
         except RuntimeError as error:
             raise CommunicatorError(f"{what}: {_brief(error)}") from None
 
+    def _pending(self, work: dist.Work, what: str) -> Pending:
+        raise NotImplementedError
+
 
 class GlooCommunicator(ProcessGroupCommunicator):
-    """Gloo. It has no abort: the way out is to shut down the sockets that belong to this group."""
+    """Gloo. It has no abort, so there are two ways out: the group's sockets are shut down, and nobody waits for it.
 
-    def __init__(
-        self,
-        group: Any,
-        generation: Generation,
-        rank: int,
-        size: int,
-        watch: SocketWatch,
-    ) -> None:
+    Shut-down sockets fail most collectives within milliseconds, here and at the peers. But a message of which a part
+    had arrived when its sender died is forgotten by Gloo 2.13: its receiver would wait for the whole time-out.
+    """
+
+    def __init__(self, group: Any, generation: Generation, rank: int, size: int, watch: SocketWatch) -> None:
         super().__init__(group, generation, rank, size)
         self._watch = watch
+        self._changed = threading.Condition()
+        self._interrupted = False
 
     def interrupt(self) -> None:
+        with self._changed:
+            self._interrupted = True
+            self._changed.notify_all()
         self._watch.shut_down()
 
     def accused(self, error: CommunicatorError) -> int | None:
         end = re.search(r"\[([0-9a-fA-F.:]+)\]:(\d+)", str(error))
         return self._watch.peers.get(f"{end[1]}:{end[2]}") if end else None
 
+    def await_work(self, work: dist.Work) -> bool:
+        """Block until ``work`` is complete; False if an interruption came first."""
+        future = work.get_future()
+        if not future.done():
+            future.add_done_callback(self._notify)
+            with self._changed:
+                # Ended by the work itself, at the latest by the group's time-out, or by ``interrupt``.
+                self._changed.wait_for(lambda: future.done() or self._interrupted)
+        return bool(future.done())
+
+    def _notify(self, _: object) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _pending(self, work: dist.Work, what: str) -> Pending:
+        return _GlooPending(work, what, self)
+
+
+class _GlooPending:
+    def __init__(self, work: dist.Work, what: str, communicator: GlooCommunicator) -> None:
+        self._work = work
+        self._what = what
+        self._communicator = communicator
+
+    def wait(self) -> None:
+        if not self._communicator.await_work(self._work):
+            raise CommunicatorError(f"{self._what}: interrupted")
+        _finish(self._work, self._what)
+
 
 class NcclCommunicator(ProcessGroupCommunicator):
-    """NCCL. Collectives are complete on the device's stream; the vote synchronises the host."""
+    """NCCL. A wait only orders the device's stream; the host synchronises once, before the vote."""
 
     def interrupt(self) -> None:
         group = self._group
         if group is not None:
             group.abort()
+
+    def _pending(self, work: dist.Work, what: str) -> Pending:
+        return _StreamPending(work, what)
+
+
+class _StreamPending:
+    def __init__(self, work: dist.Work, what: str) -> None:
+        self._work = work
+        self._what = what
+
+    def wait(self) -> None:
+        _finish(self._work, self._what)
 
 
 def build(
@@ -187,6 +224,13 @@ def build(
         raise CommunicatorError(
             f"the group of generation {generation} was not built after {waited:.1f} s: {_brief(error)}"
         ) from None
+
+
+def _finish(work: dist.Work, what: str) -> None:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise CommunicatorError(f"{what}: {_brief(error)}") from None
 
 
 def _brief(error: RuntimeError) -> str:
