@@ -40,6 +40,7 @@ from everstep.policies.workload import Balanced
 from everstep.policies.world import Generation, Position
 
 Message = TypeVar("Message")
+START = Position(0)
 
 
 def name(rank: int) -> str:
@@ -132,7 +133,7 @@ class Script:
     def report(
         self,
         rank: int,
-        position: Position = Position(0),  # noqa: B008
+        position: Position = START,
         done: tuple[int, ...] = (),
         owed: tuple[int, ...] | None = None,
         cause: str | None = None,
