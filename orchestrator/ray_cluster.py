@@ -98,9 +98,9 @@ class RayCluster:
         watches = [life.watch for life in self._lives.values()]
         if watches:
             await asyncio.wait(watches, timeout=timeout)
-        for life in self._lives.values():
-            ray.kill(life.actor, no_restart=True)
-        confirmed = await asyncio.gather(*(self._gone(life.actor, timeout) for life in self._lives.values()))
+        for incarnation in self._lives:
+            self.kill(incarnation)
+        confirmed = await asyncio.gather(*(self._gone(life, timeout) for life in self._lives.values()))
         await self._listener.close()
         self._store = None
         return [incarnation for incarnation, gone in zip(self._lives, confirmed, strict=True) if not gone]
@@ -132,11 +132,11 @@ class RayCluster:
             return
 
     @staticmethod
-    async def _gone(actor: Any, timeout: float) -> bool:
+    async def _gone(life: _Life, timeout: float) -> bool:
         try:
-            await asyncio.wait_for(_resolve(actor.alive.remote()), timeout)
+            await asyncio.wait_for(_resolve(life.actor.alive.remote()), timeout)
         except (ActorDiedError, ActorUnavailableError):
-            return True
+            return life.process is None or await _ended(life.process, timeout)
         except TimeoutError:
             return False
         return False
@@ -144,6 +144,16 @@ class RayCluster:
 
 async def _resolve(ref: Any) -> Any:
     return await ref
+
+
+async def _ended(process: psutil.Process, timeout: float) -> bool:
+    """Whether the process is gone; Ray calls an actor dead a moment before."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True
 
 
 def _why(error: ActorDiedError) -> str:

@@ -56,6 +56,10 @@ class Communicator(Protocol):
         """Rank of the peer that the error points at, if it can be told."""
         ...
 
+    def throttle(self) -> None:
+        """For rehearsals: make transfers to this rank slow enough to be caught half done, if the backend can."""
+        ...
+
     def close(self) -> None:
         """Free everything; may block on threads of the group, so it is called off the path of a step."""
         ...
@@ -83,6 +87,9 @@ class ProcessGroupCommunicator:
 
     def accused(self, error: CommunicatorError) -> int | None:
         return None
+
+    def throttle(self) -> None:
+        pass
 
     def close(self) -> None:
         self._group = None
@@ -122,6 +129,9 @@ class GlooCommunicator(ProcessGroupCommunicator):
     def accused(self, error: CommunicatorError) -> int | None:
         end = re.search(r"\[([0-9a-fA-F.:]+)\]:(\d+)", str(error))
         return self._watch.peers.get(f"{end[1]}:{end[2]}") if end else None
+
+    def throttle(self) -> None:
+        self._watch.narrow()
 
     def await_work(self, work: dist.Work) -> bool:
         """Block until ``work`` is complete; False if an interruption came first."""

@@ -202,6 +202,7 @@ class GradientSum:
             length = bucket.padded(world)
             rehearsed = chaos.planned(FaultPoint.IN_TRANSFER)
             if rehearsed:
+                communicator.throttle()
                 received.fill_(torch.nan)
             exchanges.append(communicator.all_to_all(received[:length], bucket.sums[:length]))
             if rehearsed and (evidence := await_partial_transfer(received[:length], world, communicator.rank)):

@@ -13,6 +13,10 @@ from .communicator import Communicator
 Build = Callable[[Open], Communicator]
 
 
+# Groups that nobody will free; the end of the process does.
+_LEFT: list[Future[Communicator]] = []
+
+
 class Groups:
     """Every group that this process has made and not yet freed.
 
@@ -80,6 +84,11 @@ class Groups:
             old = [self._futures.pop(generation) for generation in sorted(self._futures) if generation < before]
         if old:
             threading.Thread(target=_close, args=(old,), name="everstep-retire", daemon=True).start()
+
+    def leave(self) -> None:
+        """At the end of this rank's life: free nothing, since to free a group joins threads that may wait long."""
+        with self._lock:
+            _LEFT.extend(self._futures.values())
 
     def _built(self, generation: Generation) -> Communicator | None:
         with self._lock:

@@ -87,10 +87,10 @@ class RankProcess:
             self._finish()
         except BaseException as error:
             self.link.send(self._raised(error))
-            self.link.close()
-            return
-        # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
-        self._released.wait(spec.elastic.timeouts.finish + spec.elastic.timeouts.recovery)
+        else:
+            # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
+            self._released.wait(spec.elastic.timeouts.finish + spec.elastic.timeouts.recovery)
+        self.groups.leave()
         self.link.close()
 
     def _finish(self) -> None:

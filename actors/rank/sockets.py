@@ -11,6 +11,7 @@ import hashlib
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .communicator import ProcessGroupCommunicator
 
 _SLOTS_PER_PEER = 4
+_NARROW_BYTES = 4096
 
 
 class SocketWatch:
@@ -55,11 +57,22 @@ class SocketWatch:
 
     def shut_down(self) -> None:
         """Shut the group's sockets down; one that was closed and whose number was used again is left alone."""
+        for twin in self._twins():
+            with contextlib.suppress(OSError):
+                twin.shutdown(socket.SHUT_RDWR)
+
+    def narrow(self) -> None:
+        """For rehearsals: so small a receive window that a transfer can be caught half done."""
+        for twin in self._twins():
+            with contextlib.suppress(OSError):
+                twin.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NARROW_BYTES)
+
+    def _twins(self) -> Iterator[socket.socket]:
         for descriptor, inode in self._owned.items():
             with contextlib.suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
                     with socket.socket(fileno=os.dup(descriptor)) as twin:
-                        twin.shutdown(socket.SHUT_RDWR)
+                        yield twin
 
 
 def _socket_descriptors() -> dict[int, int]:
