@@ -19,6 +19,8 @@ from . import grid
 from .communicator import Communicator
 from .transfer import await_partial_transfer
 
+_FLOAT32_MAX = torch.finfo(torch.float32).max
+
 
 @dataclass
 class _Slot:
@@ -152,6 +154,8 @@ class GradientSum:
             if gradient.layout is not torch.strided:
                 raise LoopError(f"{slot.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
             slot.parameter.grad = None
+            if not gradient.numel():
+                continue
             if gradient.dtype is not torch.float32:
                 gradient = gradient.to(torch.float32)
             low, high = torch.aminmax(gradient)
@@ -246,7 +250,13 @@ class GradientSum:
                     parameter.grad = None
                     continue
                 mean = bucket.total[slot.offset : slot.offset + parameter.numel()].view(parameter.shape)
-                mean /= total_weight * 2.0 ** -self.exponents[slot.order] if self._exact else total_weight
+                scale = 2.0 ** self.exponents[slot.order] if self._exact else 1.0
+                if total_weight / scale <= _FLOAT32_MAX:
+                    mean /= total_weight / scale
+                else:
+                    # So tiny are the gradients that the divisor alone would be infinite.
+                    mean /= total_weight
+                    mean *= scale
                 parameter.grad = mean if parameter.dtype is torch.float32 else mean.to(parameter.dtype)
 
     def advance(self, maxima: list[float], *, committed: bool) -> None:
