@@ -42,7 +42,7 @@ class Timeouts:
     start: float = 300.0
     finish: float = 300.0
     orphan: float = 20.0
-    driver: float = 8.0
+    driver: float = 7.0
 
     def __post_init__(self) -> None:
         for item in fields(self):

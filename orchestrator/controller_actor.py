@@ -45,7 +45,7 @@ class ControllerActor:
         self._term = take_term(plan.run)
         self._controller: Controller | None = None
         self._asked = time.monotonic()
-        self._fetched = asyncio.Event()
+        self._abandoned = False
 
     async def run(self) -> RunState:
         """The whole run; returns its last state."""
@@ -60,6 +60,9 @@ class ControllerActor:
             release_terms(plan.run)
         if plan.folder:
             Path(plan.folder, "result.json").write_text(json.dumps(asdict(state), default=str, indent=2))
+        if self._abandoned:
+            # Nobody is left to end this actor.
+            ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
         return state
 
     async def state(self, renew: bool = False) -> RunState | None:
@@ -79,14 +82,12 @@ class ControllerActor:
 
     async def _end_with_driver(self) -> None:
         patience = self._plan.elastic.timeouts.driver
-        while self._foreground:
+        while self._foreground and not self._abandoned:
             await asyncio.sleep(patience / 8)
             if time.monotonic() - self._asked > patience:
                 assert self._controller is not None
+                self._abandoned = True
                 self._controller.stop(f"its driver was not heard of for {patience:g} s")
-                # Nobody is left to end this actor.
-                await asyncio.sleep(patience)
-                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def _term_key(run: str, term: int) -> str:

@@ -39,7 +39,7 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
     )
     record = Record("raised", facts={"rank": str(rank.seat), "error": message.error})
     if message.final:
-        error = message.error
+        error = f"{seat}: {message.error}"
     elif twin := next((old for old in earlier if _same_microbatch(old, message)), None):
         error = (
             f"microbatch {message.microbatch} of step {message.position.step} is poison, it failed on two ranks "
