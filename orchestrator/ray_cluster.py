@@ -98,8 +98,8 @@ class RayCluster:
         watches = [life.watch for life in self._lives.values()]
         if watches:
             await asyncio.wait(watches, timeout=timeout)
-        for incarnation in self._lives:
-            self.kill(incarnation)
+        for life in self._lives.values():
+            ray.kill(life.actor, no_restart=True)
         confirmed = await asyncio.gather(*(self._gone(life, timeout) for life in self._lives.values()))
         await self._listener.close()
         self._store = None
@@ -136,6 +136,7 @@ class RayCluster:
         try:
             await asyncio.wait_for(_resolve(life.actor.alive.remote()), timeout)
         except (ActorDiedError, ActorUnavailableError):
+            # Ray calls an actor dead a moment before its process is.
             return life.process is None or await _ended(life.process, timeout)
         except TimeoutError:
             return False
@@ -147,12 +148,16 @@ async def _resolve(ref: Any) -> Any:
 
 
 async def _ended(process: psutil.Process, timeout: float) -> bool:
-    """Whether the process is gone; Ray calls an actor dead a moment before."""
-    deadline = asyncio.get_running_loop().time() + timeout
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        if asyncio.get_running_loop().time() > deadline:
-            return False
-        await asyncio.sleep(0.01)
+    """Whether the process is gone within ``timeout`` seconds; one that takes over half of them is killed."""
+    started = asyncio.get_running_loop().time()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            waited = asyncio.get_running_loop().time() - started
+            if waited > timeout:
+                return False
+            if waited > timeout / 2:
+                process.kill()
+            await asyncio.sleep(0.01)
     return True
 
 

@@ -49,6 +49,8 @@ def _reason(state: State) -> str:
         return state.error
     if state.recovery is not None:
         return f"{state.recovery.cause}; {state.recovery.reason or 'asking the survivors'}"
+    if not state.ranks:
+        return "starting ranks"
     if state.phase is Phase.STARTING:
         missing = [str(rank.seat) for rank in state.living if rank.ready is None]
         return f"waiting for ranks {', '.join(missing)} to reach begin" if missing else "opening the first generation"
