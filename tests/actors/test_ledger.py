@@ -1,0 +1,340 @@
+"""The ledger: two threads, one transaction, and a report that is a promise."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from everstep.actors.messages import FromRank, Open, Prepare, Report, StoreAddress
+from everstep.actors.rank.ledger import Ledger, RecoveryTimeout, after
+from everstep.actors.rank.transaction import ProtocolError, Verdict
+from everstep.conf.errors import CommunicatorError
+from everstep.policies.workload import Balanced
+from everstep.policies.world import Generation, Member, Position, Seat, World
+
+B = 6
+START = Position(0)
+
+
+@dataclass
+class Groups:
+    """Notes what the ledger wants of them, in the order in which it wants it."""
+
+    log: list[tuple[str, object]]
+    place: int | None = None
+
+    def open(self, message: Open) -> None:
+        self.log.append(("open", message.world.generation.number))
+
+    def interrupt(self, generation: Generation) -> None:
+        self.log.append(("interrupt", generation.number))
+
+    def accused(self, generation: Generation, error: CommunicatorError) -> int | None:
+        return self.place
+
+
+@dataclass
+class Bench:
+    """A ledger of rank ``me`` and all that it says."""
+
+    place: int | None = None
+    log: list[tuple[str, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.groups = Groups(self.log, self.place)
+        self.ledger = Ledger(
+            "me",
+            self.send,
+            self.groups,  # type: ignore[arg-type]
+            Balanced(),
+            B,
+            before_report=lambda: self.log.append(("before report", None)),
+        )
+        self.ledger.steps = 3
+
+    def send(self, message: FromRank) -> None:
+        self.log.append(("send", message))
+
+    @property
+    def reports(self) -> list[Report]:
+        return [message for what, message in self.log if what == "send" and isinstance(message, Report)]
+
+    def open(self, number: int, mine: tuple[int, ...] = (0, 1), position: Position = START, peers: int = 3) -> None:
+        members = (Member("me", Seat(0)), *(Member(f"peer-{place}", Seat(place)) for place in range(1, peers)))
+        indices = {member.incarnation: mine if member.incarnation == "me" else () for member in members}
+        world = World(generation(number), members)
+        self.ledger.open(Open(world, position, indices, StoreAddress("host", 1, "root")))
+
+    def vote(self, number: int = 1, mine: tuple[int, ...] = (0, 1)) -> "Bench":
+        """Everything folded, and in the vote of this generation."""
+        self.open(number, mine)
+        for index in mine:
+            self.ledger.fold(START, index)
+        assert self.ledger.enter(START, generation(number))
+        return self
+
+
+def generation(number: int) -> Generation:
+    return Generation(1, number)
+
+
+CLOSED = CommunicatorError("closed by peer")
+
+
+def test_what_follows_a_decision() -> None:
+    assert after(Position(3), Verdict.COMMIT) == Position(4)
+    assert after(Position(3), Verdict.STOP) == Position(4)
+    assert after(Position(3), Verdict.VOID) == Position(3, 1)
+    assert after(Position(3, 1), Verdict.VOID) == Position(3, 2)
+    assert after(Position(3, 2), Verdict.COMMIT) == Position(4)
+
+
+# --- decisions
+
+
+def test_a_decision_brings_the_plan_of_the_next_step() -> None:
+    bench = Bench().vote()
+    assert bench.ledger.decide(START, generation(1), Verdict.COMMIT)
+    transaction = bench.ledger.transaction
+    assert transaction.position == Position(1)
+    assert transaction.indices == (0, 1), "six microbatches over three replicas"
+    bench = Bench()
+    bench.open(1, (0, 1, 2), peers=2)
+    for index in range(3):
+        bench.ledger.fold(START, index)
+    assert bench.ledger.enter(START, generation(1))
+    assert bench.ledger.decide(START, generation(1), Verdict.VOID)
+    assert bench.ledger.transaction.position == Position(0, 1)
+    assert bench.ledger.transaction.indices == (0, 1, 2)
+
+
+def test_nothing_is_owed_after_the_last_step() -> None:
+    bench = Bench()
+    bench.ledger.steps = 1
+    bench.vote()
+    assert bench.ledger.decide(START, generation(1), Verdict.COMMIT)
+    assert bench.ledger.transaction.owed == ()
+
+
+def test_the_vote_is_not_entered_while_something_is_owed() -> None:
+    bench = Bench()
+    bench.open(1)
+    bench.ledger.fold(START, 0)
+    assert not bench.ledger.enter(START, generation(1))
+
+
+def test_neither_entered_nor_decided_in_an_abandoned_generation() -> None:
+    bench = Bench().vote()
+    bench.ledger.prepare(Prepare(generation(2)))
+    assert not bench.ledger.enter(START, generation(1))
+    assert not bench.ledger.decide(START, generation(1), Verdict.COMMIT)
+    assert bench.ledger.transaction.position == START
+
+
+def test_a_decision_of_a_generation_that_is_over_is_none() -> None:
+    bench = Bench().vote()
+    bench.ledger.prepare(Prepare(generation(2)))
+    bench.open(2)
+    assert not bench.ledger.decide(START, generation(1), Verdict.COMMIT)
+    with pytest.raises(ProtocolError):
+        # Current it is, but this rank has not voted in it.
+        bench.ledger.decide(START, generation(2), Verdict.COMMIT)
+
+
+def test_a_position_that_a_peer_has_decided_is_not_decided_again() -> None:
+    bench = Bench().vote()
+    bench.ledger.prepare(Prepare(generation(2)))
+    bench.open(2, (3, 4), Position(1))
+    assert not bench.ledger.enter(START, generation(2))
+    assert not bench.ledger.decide(START, generation(2), Verdict.COMMIT)
+    assert bench.ledger.transaction.position == Position(1)
+
+
+# --- prepare
+
+
+def test_prepare_is_answered_with_a_report_and_then_the_group_is_left() -> None:
+    bench = Bench()
+    bench.open(1)
+    bench.ledger.fold(START, 1)
+    bench.ledger.prepare(Prepare(generation(2)))
+    assert [what for what, _ in bench.log] == ["open", "before report", "send", "interrupt"]
+    (report,) = bench.reports
+    assert (report.abandons, report.position) == (generation(1), START)
+    assert (report.done, report.owed, report.cause) == ({1}, {0}, None)
+    assert bench.log[-1] == ("interrupt", 1)
+
+
+def test_prepare_again_is_answered_again_with_what_was_done_meanwhile() -> None:
+    bench = Bench()
+    bench.open(1)
+    bench.ledger.prepare(Prepare(generation(2)))
+    bench.ledger.fold(START, 0)
+    bench.ledger.prepare(Prepare(generation(2)))
+    assert [report.done for report in bench.reports] == [frozenset(), {0}]
+
+
+def test_a_stale_prepare_changes_nothing() -> None:
+    bench = Bench()
+    bench.ledger.prepare(Prepare(generation(3)))
+    bench.open(3)
+    for number in (1, 2, 3):
+        bench.ledger.prepare(Prepare(generation(number)))
+    assert bench.reports == []
+    assert bench.ledger.transaction.current(generation(3))
+
+
+def test_before_the_first_generation_there_is_nothing_to_report() -> None:
+    bench = Bench()
+    bench.ledger.prepare(Prepare(generation(2)))
+    assert bench.log == []
+
+
+def test_an_open_older_than_a_promise_is_refused() -> None:
+    bench = Bench()
+    bench.open(1)
+    bench.ledger.prepare(Prepare(generation(3)))
+    bench.open(2)
+    assert bench.ledger.transaction.generation == generation(1)
+    assert bench.ledger.transaction.abandoned
+    assert ("open", 2) not in bench.log
+    bench.open(3)
+    assert bench.ledger.transaction.current(generation(3))
+
+
+def test_a_stale_open_builds_no_group() -> None:
+    bench = Bench()
+    bench.open(2)
+    bench.open(1)
+    bench.open(2)
+    assert bench.log == [("open", 2)]
+
+
+# --- abandon
+
+
+def test_a_failed_collective_leaves_the_group_before_it_is_reported() -> None:
+    """The sockets go down first, so that those who are not neighbours of the dead fail too."""
+    bench = Bench(place=2)
+    bench.open(1)
+    bench.ledger.abandon(generation(1), CLOSED)
+    assert [what for what, _ in bench.log] == ["open", "interrupt", "before report", "send"]
+    (report,) = bench.reports
+    assert (report.cause, report.accused) == ("closed by peer", "peer-2")
+
+
+def test_nobody_is_accused_who_cannot_be_named() -> None:
+    bench = Bench(place=None)
+    bench.open(1)
+    bench.ledger.abandon(generation(1), CLOSED)
+    assert bench.reports[0].accused is None
+
+
+def test_a_generation_is_abandoned_once() -> None:
+    bench = Bench()
+    bench.open(1)
+    bench.ledger.prepare(Prepare(generation(2)))
+    bench.ledger.abandon(generation(1), CLOSED)
+    bench.ledger.abandon(generation(1), CLOSED)
+    assert len(bench.reports) == 1
+
+
+def test_an_old_groups_failure_does_not_touch_the_new_one() -> None:
+    bench = Bench()
+    bench.open(1)
+    bench.ledger.prepare(Prepare(generation(2)))
+    bench.open(2)
+    bench.ledger.abandon(generation(1), CLOSED)
+    assert len(bench.reports) == 1
+    assert bench.ledger.transaction.current(generation(2))
+
+
+# --- waiting
+
+
+def test_waiting_ends_when_a_generation_is_opened() -> None:
+    bench = Bench()
+    opener = threading.Timer(0.05, bench.open, (1,))
+    opener.start()
+    started = time.monotonic()
+    assert bench.ledger.await_open(30.0).generation == generation(1)
+    assert time.monotonic() - started < 10
+    opener.join()
+
+
+def test_an_abandoned_generation_is_no_end_of_the_wait() -> None:
+    bench = Bench()
+    bench.open(1)
+    bench.ledger.prepare(Prepare(generation(2)))
+    opener = threading.Timer(0.05, bench.open, (2,))
+    opener.start()
+    assert bench.ledger.await_open(10.0).generation == generation(2)
+    opener.join()
+
+
+def test_waiting_has_an_end() -> None:
+    bench = Bench()
+    started = time.monotonic()
+    with pytest.raises(RecoveryTimeout, match=r"no generation was opened for 0\.05 s at step 0"):
+        bench.ledger.await_open(0.05)
+    with pytest.raises(RecoveryTimeout, match="should have ended this rank within"):
+        bench.ledger.await_end(0.05)
+    assert time.monotonic() - started < 5
+
+
+# --- the race
+
+
+@pytest.mark.parametrize("late", ["neither", "training", "control"])
+def test_a_report_is_a_promise_whoever_comes_first(late: str) -> None:
+    """Training sees the vote whole at the moment at which control is asked to report; again and again."""
+    outcomes = set()
+    for _ in range(200 if late == "neither" else 10):
+        bench = Bench().vote()
+        barrier = threading.Barrier(2)
+
+        def decide(bench: Bench = bench, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait(10)
+            time.sleep(0.01 * (late == "training"))
+            bench.log.append(("decided", bench.ledger.decide(START, generation(1), Verdict.COMMIT)))
+
+        training = threading.Thread(target=decide)
+        training.start()
+        barrier.wait(10)
+        time.sleep(0.01 * (late == "control"))
+        bench.ledger.prepare(Prepare(generation(2)))
+        training.join(10)
+        (report,) = bench.reports
+        decided = dict(bench.log)["decided"]
+        assert report.position == (Position(1) if decided else START), "it decided what it had promised not to"
+        assert bench.ledger.transaction.position == report.position
+        outcomes.add(decided)
+    assert late != "training" or False in outcomes
+    assert late != "control" or True in outcomes
+
+
+def test_nothing_is_decided_while_the_report_is_on_its_way_out() -> None:
+    bench = Bench()
+    sending, go_on = threading.Event(), threading.Event()
+    decided: list[bool] = []
+
+    def send(message: FromRank) -> None:
+        sending.set()
+        go_on.wait(10)
+        bench.log.append(("send", message))
+
+    bench.ledger._send = send
+    bench.vote()
+    control = threading.Thread(target=bench.ledger.prepare, args=(Prepare(generation(2)),))
+    control.start()
+    assert sending.wait(10)
+    training = threading.Thread(
+        target=lambda: decided.append(bench.ledger.decide(START, generation(1), Verdict.COMMIT))
+    )
+    training.start()
+    training.join(0.05)
+    go_on.set()
+    control.join(10)
+    training.join(10)
+    assert decided == [False]
+    assert bench.reports[0].position == START
