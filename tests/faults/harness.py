@@ -80,6 +80,8 @@ def train(ctx: Any) -> None:
             loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
             # Weights differ from sample to sample; one in seven is 0 and its loss is not even finite.
             weight = sum(ids) % 7
+            # A burst makes every gradient of this step too large for the grid that the steps before have set.
+            weight *= 2**30 if step.number == ctx.config["burst"] else 1
             if weight == 0:
                 loss = loss * float("nan")
             step.backward(loss, weight=weight)
@@ -101,6 +103,7 @@ class Outcome:
     decided: dict[str, dict[int, list[int]]] = field(default_factory=dict)
     samples: dict[int, Counter[tuple[int, ...]]] = field(default_factory=dict)
     rates: dict[int, set[tuple[float, float]]] = field(default_factory=dict)
+    voids: set[int] = field(default_factory=set)
 
     @property
     def weights(self) -> object:
@@ -113,12 +116,14 @@ def plan_of(
     chaos: Sequence[Fault] = (),
     width: int = NARROW,
     hold: tuple[int, int] | None = None,
+    burst: int | None = None,
     **elastic: Any,
 ) -> RunPlan:
     """The small training on ``ranks`` ranks; files go to ``folder``.
 
     Args:
         hold: (replica, step): this replica begins that step only when all others have finished their share of it.
+        burst: in this step all weights are 2^30 times larger.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -126,10 +131,15 @@ def plan_of(
         "log": str(folder),
         "width": width,
         "hold": hold,
+        "burst": burst,
         "ranks": ranks,
         "microbatches": MICROBATCHES,
     }
-    settings = {"microbatches_per_step": MICROBATCHES, "bucket_mib": 64 if width == WIDE else 0.5, **elastic}
+    settings: dict[str, Any] = {
+        "microbatches_per_step": MICROBATCHES,
+        "bucket_mib": 64 if width == WIDE else 0.5,
+        **elastic,
+    }
     return RunPlan(
         run=folder.name,
         elastic=ElasticConfig(chaos=tuple(chaos), timeouts=QUICK, **settings),
@@ -165,7 +175,11 @@ def read(outcome: Outcome, folder: Path) -> Outcome:
         for line in map(json.loads, path.read_text().splitlines()):
             if line["event"] == "computed":
                 outcome.computed.setdefault(path.stem, []).append((line["step"], line["index"]))
-            elif line["event"] == "decided":
+            elif line["event"] == "applied":
+                continue
+            elif line["verdict"] == "void":
+                outcome.voids.add(line["step"])
+            else:
                 outcome.decided.setdefault(path.stem, {})[line["step"]] = line["indices"]
     for path in folder.glob("*.log"):
         for what, step, *facts in map(json.loads, path.read_text().splitlines()):
