@@ -1,0 +1,145 @@
+"""One run of the example, undisturbed or with one of its ranks killed from outside at a random moment."""
+
+import json
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import everstep
+from everstep.benchmarks.timeline import RankTrace, read_traces
+from everstep.conf.run import load
+from everstep.orchestrator.load import load_function
+from everstep.orchestrator.trainer import ElasticTrainer
+from everstep.orchestrator.view import RunState
+
+EXAMPLE = Path(everstep.__file__).parent / "examples" / "gpt_bytes.yaml"
+STEPS = 6
+# The kill falls into one of these steps; the steps after them show what an undisturbed one costs the survivors.
+KILLED_STEPS = range(2, 4)
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a rank was killed, on the clock of the traces and on that of the journal, in seconds."""
+
+    incarnation: str
+    at: float
+    wall: float
+
+
+@dataclass(frozen=True)
+class KilledRun:
+    """What a run left behind; ``kill`` is None for an undisturbed one."""
+
+    metrics: dict[str, Any]
+    traces: dict[str, RankTrace]
+    journal: list[dict[str, Any]]
+    kill: Kill | None
+
+    @property
+    def survivors(self) -> list[RankTrace]:
+        """What the ranks did that went through to the end."""
+        return [trace for name, trace in self.traces.items() if self.kill is None or name != self.kill.incarnation]
+
+
+@dataclass
+class Killer:
+    """Follows a run from outside and kills one of its ranks.
+
+    Args:
+        traces: folder that the ranks trace to.
+        step_s: how long a step takes.
+        rng: chooses the rank and the moment.
+    """
+
+    traces: Path
+    step_s: float
+    rng: random.Random
+    kill: Kill | None = None
+    _state: RunState | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def observe(self, state: RunState) -> None:
+        """Called by the driver with every look at the run."""
+        self._state = state
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Kills while the block runs."""
+        thread = threading.Thread(target=self._strike, name="killer", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _strike(self) -> None:
+        while not self._begun(KILLED_STEPS.start):
+            # Ended by ``at_work`` if the run never gets there.
+            if self._over.wait(_POLL_S):
+                return
+        time.sleep(self.rng.uniform(0, len(KILLED_STEPS) * self.step_s))
+        assert self._state is not None
+        member = self.rng.choice(self._state.members)
+        self.kill = Kill(member.incarnation, time.monotonic(), time.time())
+        os.kill(member.pid, signal.SIGKILL)
+
+    def _begun(self, step: int) -> bool:
+        if self._state is None or self._state.step < step - 1:
+            return False
+        traces = read_traces(self.traces)
+        return bool(traces) and all(step - 1 in trace.applied for trace in traces.values())
+
+
+def run_example(
+    name: str,
+    seed: int,
+    cluster: str,
+    strike: tuple[float, random.Random] | None = None,
+    overrides: Sequence[str] = (),
+) -> KilledRun:
+    """Train the example, on four ranks if ``overrides`` of its file say nothing else.
+
+    Args:
+        strike: for a kill, the seconds of a step and what chooses rank and moment.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        run_file = load(
+            EXAMPLE,
+            [
+                f"name={name}",
+                f"config.steps={STEPS}",
+                f"elastic.seed={seed}",
+                "elastic.chaos=[]",
+                f"cluster={cluster}",
+                f"storage_path={folder}",
+                *overrides,
+            ],
+        )
+        trainer = ElasticTrainer.from_run_file(run_file, load_function(run_file.train, run_file.folder))
+        traces = folder / "traces"
+        traces.mkdir()
+        os.environ["EVERSTEP_TRACE"] = str(traces)
+        kill = None
+        if strike is None:
+            result = trainer.fit()
+        else:
+            killer = Killer(traces, *strike)
+            with killer.at_work():
+                result = trainer.fit(on_state=killer.observe)
+            kill = killer.kill
+            if kill is None:
+                raise RuntimeError(f"run {name} ended before its rank could be killed")
+        lines = (folder / name / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+        return KilledRun(dict(result.metrics or {}), read_traces(traces), [json.loads(line) for line in lines], kill)
