@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -73,11 +74,15 @@ class Loader:
         self._pool: ProcessPoolExecutor | None = None
         self._ahead: dict[tuple[int, int], Future[Any]] = {}
         if data.workers:
+            from ray import cloudpickle
+
+            # By value: what is defined in the user's own file cannot be imported by a worker.
+            work = cloudpickle.dumps((data.dataset, self._collate))
             self._pool = ProcessPoolExecutor(
                 data.workers,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=_start_worker,
-                initargs=(os.getpid(), data.dataset, self._collate),
+                initargs=(os.getpid(), work),
             )
 
     def load(self, step: int, index: int, upcoming: Sequence[tuple[int, int]] = ()) -> Any:
@@ -116,9 +121,9 @@ class Loader:
 _worker: tuple[Any, Collate] | None = None
 
 
-def _start_worker(parent: int, dataset: Any, collate: Collate) -> None:
+def _start_worker(parent: int, work: bytes) -> None:
     global _worker
-    _worker = (dataset, collate)
+    _worker = pickle.loads(work)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
