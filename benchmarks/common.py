@@ -65,10 +65,18 @@ def publish(title: str, rows: Sequence[Row], options: argparse.Namespace, **more
     for row in rows:
         between = f"{row.interval[0]:.4g} to {row.interval[1]:.4g}" if row.interval else ""
         shown.add_row(row.name, f"{row.value:.5g}", between, row.unit)
-    Console().print(shown)
+    console().print(shown)
     if options.json is not None:
         text = json.dumps(document(rows, options.seed, **more), indent=2)
         options.json.write_text(text + "\n", encoding="utf-8")
+
+
+def console() -> Console:
+    """Where benchmarks print; wide enough for a table when the output goes to a file."""
+    made = Console(markup=False, highlight=False)
+    if not made.is_terminal:
+        made.width = 110
+    return made
 
 
 def document(rows: Sequence[Row], seed: int, **more: str | None) -> dict[str, object]:

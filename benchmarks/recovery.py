@@ -11,13 +11,12 @@ from itertools import pairwise
 
 import ray
 from everstep.benchmarks import timeline
-from everstep.benchmarks.common import Row, median_row, parser, percentile, publish
+from everstep.benchmarks.common import Row, console, median_row, parser, percentile, publish
 from everstep.benchmarks.killed_run import KilledRun, run_example
 from everstep.benchmarks.peers import ray_train, torchft, torchrun
 from everstep.benchmarks.peers.common import PeerRecovery
 from everstep.benchmarks.peers.common import table as peer_table
 from everstep.conf.run import ClusterKind
-from rich.console import Console
 from rich.table import Table
 
 TARGET_MS = 25
@@ -92,7 +91,7 @@ def beyond_compute(recoveries: Sequence[Recovery]) -> list[float]:
 
 def measure(kills: int, seed: int, cluster: str) -> tuple[list[Recovery], bool]:
     """The recoveries, and whether every run ended with the weights of the undisturbed one."""
-    console = Console(highlight=False, soft_wrap=True)
+    out = console()
     undisturbed = run_example("recovery-undisturbed", seed, cluster)
     ends = [timeline.committed(step, undisturbed.survivors) for step in sorted(undisturbed.survivors[0].decided)]
     step_s = statistics.median(later - sooner for sooner, later in pairwise(ends))
@@ -104,11 +103,22 @@ def measure(kills: int, seed: int, cluster: str) -> tuple[list[Recovery], bool]:
         identical = identical and same
         recoveries.append(recovery_of(run))
         seconds = recoveries[-1]
-        console.print(
+        out.print(
             f"kill {number}/{kills}  to the commit {1000 * seconds.total:.0f} ms, of which nobody computed for "
             f"{1000 * seconds.idle:.0f} ms  weights {'identical' if same else 'DIFFER'}"
         )
     return recoveries, identical
+
+
+def measure_peers(kills: int, seed: int) -> list[PeerRecovery]:
+    """What each peer says of itself; one that cannot be measured here is named and left out."""
+    found: list[PeerRecovery] = []
+    for peer in (torchrun, ray_train, torchft):
+        try:
+            found += peer.measure(kills, seed)
+        except (ModuleNotFoundError, RuntimeError) as error:
+            console().print(f"{peer.MODULE} is left out: {error}")
+    return found
 
 
 def phase_table(recoveries: Sequence[Recovery]) -> Table:
@@ -182,14 +192,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     recoveries, identical = measure(options.kills, options.seed, options.cluster)
     ray.shutdown()  # Peers must not share the machine with our cluster.
-    of_peers: list[PeerRecovery] = []
-    for peer in () if options.skip_peers else (torchrun, ray_train, torchft):
-        of_peers += peer.measure(options.peer_kills, options.seed)
+    of_peers = [] if options.skip_peers else measure_peers(options.peer_kills, options.seed)
 
     if recoveries:
-        Console().print(phase_table(recoveries))
+        console().print(phase_table(recoveries))
     if of_peers:
-        Console().print(peer_table(of_peers))
+        console().print(peer_table(of_peers))
     ours = rows_of(recoveries, identical, options.seed) if recoveries else []
     publish("After SIGKILL of one of four ranks", [*ours, *peer_rows(of_peers, options.seed)], options)
 
