@@ -46,6 +46,8 @@ def test_headline_rows() -> None:
     rows = {row.name: row for row in rows_of([recovery_of(killed_run())] * 3, identical=True, seed=0)}
     assert rows["shrink_recovery_ms"].value == pytest.approx(70)
     assert rows["coordination_p95_ms"].value == pytest.approx(100)
+    assert rows["kill_to_rebuilt_p95_ms"].value == pytest.approx(120)
+    assert rows["kill_to_rebuilt_idle_p95_ms"].value == pytest.approx(20)
     assert rows["identical"].value == 1
     assert "coordination" in recovery.phases_of([recovery_of(killed_run())])
 
