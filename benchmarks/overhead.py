@@ -78,15 +78,20 @@ def compare(ranks: int, tokens: int, options: argparse.Namespace) -> Outcome:
 
 
 def rows_of(outcome: Outcome, suffix: str, options: argparse.Namespace) -> list[Row]:
-    """Ratios of speed by reduction, and the speeds."""
-    seconds = {side: [block.seconds / options.steps for block in blocks] for side, blocks in outcome.blocks.items()}
-    ratios = {
-        name: [plain / ours for plain, ours in zip(seconds[DDP], seconds[name], strict=True)] for name in REDUCTIONS
-    }
-    return [
-        *(median_row(f"{name}_vs_ddp{suffix}", ratios[name], "ratio", options.seed) for name in REDUCTIONS),
-        *(median_row(f"{side}_step{suffix}", [1000 * s for s in seconds[side]], "ms", options.seed) for side in SIDES),
+    """Ratios of speed by reduction, the speeds, and the same by CPU time."""
+    clock = {side: [1000 * block.seconds / options.steps for block in outcome.blocks[side]] for side in SIDES}
+    cpu = {side: [1000 * block.cpu / options.steps for block in outcome.blocks[side]] for side in SIDES}
+
+    def ratio(name: str, by: dict[str, list[float]]) -> list[float]:
+        return [plain / ours for plain, ours in zip(by[DDP], by[name], strict=True)]
+
+    figures = [
+        *((f"{name}_vs_ddp", ratio(name, clock), "ratio") for name in REDUCTIONS),
+        *((f"{name}_cpu_vs_ddp", ratio(name, cpu), "ratio") for name in REDUCTIONS),
+        *((f"{side}_step", clock[side], "ms") for side in SIDES),
+        *((f"{side}_cpu", cpu[side], "ms of CPU a step") for side in SIDES),
     ]
+    return [median_row(f"{name}{suffix}", values, unit, options.seed) for name, values, unit in figures]
 
 
 def cost_rows(outcome: Outcome, options: argparse.Namespace) -> list[Row]:

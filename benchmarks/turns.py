@@ -26,11 +26,12 @@ class Turn:
 
     def __init__(self, address: tuple[str, int], side: str, pid: int) -> None:
         self._stream = socket.create_connection(address).makefile("rw")
+        self._cpu = 0.0
         _write(self._stream, {"side": side, "pid": pid})
 
     def end(self, **facts: Any) -> None:
         """Say that the last step before this call is over."""
-        _write(self._stream, {"at": time.monotonic(), **facts})
+        _write(self._stream, {"at": time.monotonic(), "cpu": time.process_time() - self._cpu, **facts})
 
     def wait(self, **facts: Any) -> None:
         """The same, then block until it is this side's turn again."""
@@ -38,6 +39,7 @@ class Turn:
         # Ended by the measuring process: by its word, or by its own end.
         if not self._stream.readline():
             raise SystemExit("the measurement is over")
+        self._cpu = time.process_time()
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Block:
 
     seconds: float
     facts: tuple[Mapping[str, Any], ...]
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of all its ranks together; a busy machine disturbs them less than the clock."""
+        return sum(float(one["cpu"]) for one in self.facts)
 
 
 class Turns(AbstractContextManager["Turns"]):
