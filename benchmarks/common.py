@@ -3,12 +3,14 @@
 import argparse
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
+import ray
 from rich.console import Console
 from rich.table import Table
 
@@ -69,6 +71,17 @@ def publish(title: str, rows: Sequence[Row], options: argparse.Namespace, **more
     if options.json is not None:
         text = json.dumps(document(rows, options.seed, **more), indent=2)
         options.json.write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def own_ray(ranks: int) -> Iterator[None]:
+    """A Ray cluster on this machine with room for so many ranks, which nobody else uses."""
+    # More logical CPUs than cores: ranks share them, as those of the peers do.
+    ray.init(address="local", num_cpus=ranks, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def console() -> Console:

@@ -10,20 +10,20 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
-from everstep.benchmarks.common import Row, median_row, parser, publish
+from everstep.benchmarks.common import Row, median_row, own_ray, parser, publish
 from everstep.benchmarks.peers.kills import Jobs, jobs
 from everstep.benchmarks.sides import MICROBATCHES, Course, train
 from everstep.benchmarks.turns import Block, Turns
 from everstep.conf.elastic import ElasticConfig, Reduction
 from everstep.conf.run import ClusterKind, RunFile
 from everstep.conf.scaling import Scaling
-from everstep.orchestrator.trainer import ElasticTrainer, connect_ray
+from everstep.orchestrator.trainer import ElasticTrainer
 
 DDP = "ddp"
 REDUCTIONS = (Reduction.FLOAT, Reduction.EXACT)
@@ -60,8 +60,6 @@ def compare(ranks: int, tokens: int, options: argparse.Namespace) -> Outcome:
         course = Course(DDP, tokens, rounds * options.steps, options.steps, options.seed, host, port)
         agent = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
         running.start_module(*agent, "everstep.benchmarks.sides", json.dumps(asdict(course)))
-        if options.cluster == ClusterKind.RAY:
-            connect_ray(Scaling(max_ranks=len(REDUCTIONS) * ranks), None)
         fits = {str(name): pool.submit(_fit, replace(course, side=name), ranks, options.cluster) for name in REDUCTIONS}
         running.wait(lambda: _gather(turns, fits.values()), "all ranks of all sides")
         turns.ready()
@@ -132,12 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = made.parse_args(arguments)
 
     rows: list[Row] = []
-    for ranks in options.ranks:
-        for tokens in (USUAL_TOKENS, *(SWEEP_TOKENS if options.sweep else ())):
+    cases = [(r, tokens) for r in options.ranks for tokens in (USUAL_TOKENS, *(SWEEP_TOKENS if options.sweep else ()))]
+    actors = len(REDUCTIONS) * max(options.ranks)
+    with own_ray(actors) if options.cluster == ClusterKind.RAY else nullcontext():
+        for ranks, tokens in cases:
             outcome = compare(ranks, tokens, options)
-            suffix = ("" if ranks == RANKS[0] else f"_{ranks}") + (
-                "" if tokens == USUAL_TOKENS else f"_{tokens}_tokens"
-            )
+            suffix = "" if ranks == RANKS[0] else f"_{ranks}"
+            suffix += "" if tokens == USUAL_TOKENS else f"_{tokens}_tokens"
             costs = [] if rows else cost_rows(outcome, options)
             rows += [*rows_of(outcome, suffix, options), *costs]
     title = (

@@ -6,16 +6,17 @@ Run: ``python -m everstep.benchmarks.recovery --kills 40`` (needs the extra ``pe
 import random
 import statistics
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 
-import ray
 from everstep.benchmarks import timeline
-from everstep.benchmarks.common import Row, console, median_row, parser, percentile, publish
+from everstep.benchmarks.common import Row, console, median_row, own_ray, parser, percentile, publish
 from everstep.benchmarks.killed_run import KilledRun, run_example
 from everstep.benchmarks.peers import ray_train, torchft, torchrun
 from everstep.benchmarks.peers.common import PeerRecovery
 from everstep.benchmarks.peers.common import table as peer_table
+from everstep.benchmarks.peers.workload import RANKS
 from everstep.conf.run import ClusterKind
 from rich.table import Table
 
@@ -192,8 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument("--peer-kills", type=int, default=5, help="of each peer (default: 5)")
     options = made.parse_args(arguments)
 
-    recoveries, identical = measure(options.kills, options.seed, options.cluster)
-    ray.shutdown()  # Peers must not share the machine with our cluster.
+    # Peers must not share the machine with our cluster.
+    with own_ray(RANKS) if options.cluster == ClusterKind.RAY else nullcontext():
+        recoveries, identical = measure(options.kills, options.seed, options.cluster)
     of_peers = [] if options.skip_peers else measure_peers(options.peer_kills, options.seed)
 
     if recoveries:
