@@ -193,7 +193,7 @@ def test_ranks_that_raise_alike_end_the_run_at_once() -> None:
 def test_what_would_fail_everywhere_ends_the_run_at_once() -> None:
     script = Script().boot()
     script.fail_in(1, final=True)
-    assert script.error == "ValueError: bad (train.py:1)"
+    assert script.error == "rank 1.0: ValueError: bad (train.py:1)"
 
 
 def test_an_exception_that_is_heard_twice_is_still_one_ranks() -> None:
@@ -345,4 +345,4 @@ def test_whoever_speaks_after_a_failure_is_told_to_end() -> None:
     script.fail_in(0, final=True)
     script.hear(1, Heartbeat(name(1), Position(0), "training"))
     assert addressees(script.answered, Fenced) == [1]
-    assert script.error == "ValueError: bad (train.py:1)"
+    assert script.error == "rank 0.0: ValueError: bad (train.py:1)"
