@@ -158,6 +158,11 @@ class FaultFired:
     evidence: str
 
 
+@dataclass(frozen=True)
+class DriverHello:
+    """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
+
+
 FromRank = Hello | Ready | Heartbeat | Report | Joined | Resumed | Raised | Finished | FaultFired
 
 

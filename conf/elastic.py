@@ -29,7 +29,7 @@ class Timeouts:
         start: how long ranks may take to start and to reach ``begin``.
         finish: how long ranks may take to return after the last step.
         orphan: how long a rank lives without hearing from any controller.
-        driver: how long a foreground run outlives its driver.
+        driver: how long a finished run's controller waits for its driver to fetch the result.
     """
 
     heartbeat_interval: float = 0.5
@@ -42,7 +42,7 @@ class Timeouts:
     start: float = 300.0
     finish: float = 300.0
     orphan: float = 20.0
-    driver: float = 7.0
+    driver: float = 5.0
 
     def __post_init__(self) -> None:
         for item in fields(self):

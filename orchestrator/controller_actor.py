@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -36,40 +35,37 @@ class ControllerActor:
 
     Args:
         plan: of the run.
-        foreground: True ends the run when the driver stops asking for its state.
     """
 
-    def __init__(self, plan: RunPlan, foreground: bool) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
-        self._foreground = foreground
         self._term = take_term(plan.run)
         self._controller: Controller | None = None
-        self._asked = time.monotonic()
-        self._abandoned = False
+        self._cluster: RayCluster | None = None
 
     async def run(self) -> RunState:
         """The whole run; returns its last state."""
         plan = self._plan
-        cluster = RayCluster(plan.program(), plan.scaling, plan.runtime_env)
-        self._controller = Controller(plan.settings(self._term), cluster, Journal(plan.journal))
-        guard = asyncio.create_task(self._end_with_driver())
+        self._cluster = RayCluster(plan.program(), plan.scaling, plan.runtime_env)
+        self._controller = Controller(plan.settings(self._term), self._cluster, Journal(plan.journal))
+        asyncio.get_running_loop().call_later(plan.elastic.timeouts.start, self._end_untied)
         try:
             state = await self._controller.run()
         finally:
-            guard.cancel()
             release_terms(plan.run)
         if plan.folder:
             Path(plan.folder, "result.json").write_text(json.dumps(asdict(state), default=str, indent=2))
-        if self._abandoned:
-            # Nobody is left to end this actor.
-            ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+        # The driver ends this actor when it has the result; if the driver is gone, the actor ends itself.
+        asyncio.get_running_loop().call_later(plan.elastic.timeouts.driver, self._end)
         return state
 
-    async def state(self, renew: bool = False) -> RunState | None:
-        """One look at the run; the driver renews its lease with it."""
-        if renew:
-            self._asked = time.monotonic()
+    async def state(self) -> RunState | None:
+        """One look at the run."""
         return self._controller.state() if self._controller else None
+
+    async def address(self) -> tuple[str, int] | None:
+        """Where the driver ties its leash, once the controller listens."""
+        return self._cluster.address if self._cluster else None
 
     async def events(self) -> list[Mapping[str, object]]:
         """The journal so far."""
@@ -80,14 +76,14 @@ class ControllerActor:
         if self._controller is not None:
             self._controller.stop(reason)
 
-    async def _end_with_driver(self) -> None:
-        patience = self._plan.elastic.timeouts.driver
-        while self._foreground and not self._abandoned:
-            await asyncio.sleep(patience / 8)
-            if time.monotonic() - self._asked > patience:
-                assert self._controller is not None
-                self._abandoned = True
-                self._controller.stop(f"its driver was not heard of for {patience:g} s")
+    def _end_untied(self) -> None:
+        """A driver that died before it tied its leash will never come."""
+        if self._controller is not None and self._cluster is not None and not self._cluster.tied:
+            self._controller.stop("its driver never came")
+
+    @staticmethod
+    def _end() -> None:
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def _term_key(run: str, term: int) -> str:

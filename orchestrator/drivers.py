@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..actors import wire
+from ..actors.messages import DriverHello
 from ..conf.errors import RunAliveError, TrainingFailedError
 from .controller import Controller
 from .journal import Journal
@@ -58,6 +61,7 @@ class RayDriver:
 
     def drive(self, plan: RunPlan, on_state: OnState) -> RunState:
         import ray
+        import ray.exceptions
         from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
         from .controller_actor import ControllerActor
@@ -76,20 +80,22 @@ class RayDriver:
                     num_cpus=0,
                     scheduling_strategy=_here(ray),
                 )
-                .remote(plan, True)
+                .remote(plan)
             )
         except ValueError:
             raise RunAliveError(_alive(plan.run)) from None
         over = controller.run.remote()
+        leash: socket.socket | None = None
         try:
             while True:
+                leash = leash or _tie(ray, controller, plan.token)
                 ready, _ = ray.wait([over], timeout=POLL_S)
                 if ready:
                     state: RunState = ray.get(over)
                     on_state(state)
                     return state
                 with contextlib.suppress(GetTimeoutError):
-                    seen = ray.get(controller.state.remote(renew=True), timeout=5.0)
+                    seen = ray.get(controller.state.remote(), timeout=5.0)
                     if seen is not None:
                         on_state(seen)
         except (ActorDiedError, RayActorError) as error:
@@ -101,6 +107,22 @@ class RayDriver:
             raise
         finally:
             end_actors(plan.run)
+            if leash is not None:
+                leash.close()
+
+
+def _tie(ray: Any, controller: Any, token: str) -> socket.socket | None:
+    """Connect to the controller, so that the end of this process ends the run; None while it does not listen yet.
+
+    A lease that the driver must renew would end healthy runs on a busy machine.
+    """
+    with contextlib.suppress(ray.exceptions.GetTimeoutError):
+        address = ray.get(controller.address.remote(), timeout=5.0)
+        if address is not None:
+            leash = socket.create_connection(address, timeout=10.0)
+            leash.sendall(wire.greeting(token) + wire.encode(DriverHello()))
+            return leash
+    return None
 
 
 def refuse_living(run: str) -> None:

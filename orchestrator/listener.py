@@ -4,13 +4,13 @@ import asyncio
 import socket
 
 from ..actors import wire
-from ..actors.messages import Hello, ToRank
+from ..actors.messages import DriverHello, Hello, ToRank
 from .cluster import Sink
-from .machine.events import Ended, Heard
+from .machine.events import Ended, Heard, StopRequested
 
 
 class Listener:
-    """Accepts ranks, turns their frames into events, and sends them messages.
+    """Accepts ranks, turns their frames into events, and sends them messages; holds the driver's leash too.
 
     Args:
         host: address to bind; ranks must be able to reach it.
@@ -23,6 +23,9 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._connections: dict[str, _Connection] = {}
         self._sink: Sink | None = None
+        self._closed = False
+        self.address: tuple[str, int] | None = None
+        self.tied = False
 
     async def open(self, sink: Sink) -> tuple[str, int]:
         """Listen on a free port; returns the address to publish."""
@@ -30,7 +33,8 @@ class Listener:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self._token, self), self._host, 0)
         port: int = self._server.sockets[0].getsockname()[1]
-        return self._host, port
+        self.address = (self._host, port)
+        return self.address
 
     def send(self, incarnation: str, message: ToRank) -> None:
         """Queue a message; lost if the connection is."""
@@ -52,6 +56,7 @@ class Listener:
 
     async def close(self) -> None:
         """Stop listening and drop every connection."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections.values()):
@@ -60,6 +65,8 @@ class Listener:
     def heard(self, connection: "_Connection", message: object) -> None:
         """A frame came in on a connection."""
         assert self._sink is not None
+        if isinstance(message, DriverHello):
+            connection.driver = self.tied = True
         if isinstance(message, Hello):
             connection.incarnation = message.incarnation
             self._connections[message.incarnation] = connection
@@ -69,6 +76,8 @@ class Listener:
     def ended(self, connection: "_Connection") -> None:
         """A connection is gone, and with it, as far as anybody can tell, the process."""
         assert self._sink is not None
+        if connection.driver and not self._closed:
+            self._sink(StopRequested("its driver is gone"))
         incarnation = connection.incarnation
         if incarnation is not None and self._connections.get(incarnation) is connection:
             del self._connections[incarnation]
@@ -85,6 +94,7 @@ class _Connection(asyncio.Protocol):
         self._greeted = False
         self._transport: asyncio.Transport | None = None
         self.incarnation: str | None = None
+        self.driver = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -45,16 +45,25 @@ class RayCluster:
         self._host = ray.util.get_node_ip_address()
         self._node = ray.get_runtime_context().get_node_id()
         self._listener = Listener(self._host, program.template.token)
-        self._address: tuple[str, int] = ("", 0)
         self._store: Any = None
         self._lives: dict[str, _Life] = {}
         self._sink: Sink | None = None
 
     async def open(self, sink: Sink) -> tuple[str, int]:
         self._sink = sink
-        self._address = await self._listener.open(self._hear)
+        await self._listener.open(self._hear)
         self._store, port = open_store(self._host)
         return self._host, port
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where the controller listens, once it does."""
+        return self._listener.address
+
+    @property
+    def tied(self) -> bool:
+        """Whether a driver has tied its leash."""
+        return self._listener.tied
 
     def start(self, incarnation: str, seat: Seat) -> None:
         spread = self._scaling.placement is Placement.SPREAD
@@ -77,7 +86,9 @@ class RayCluster:
             )
             .remote()
         )
-        spec = replace(self._program.template, incarnation=incarnation, seat=seat, controller=self._address)
+        spec = replace(
+            self._program.template, incarnation=incarnation, seat=seat, controller=self._listener.address or ("", 0)
+        )
         ref = actor.run.remote(spec, self._program.train)
         self._lives[incarnation] = _Life(actor, asyncio.create_task(self._watch(incarnation, ref)))
 
