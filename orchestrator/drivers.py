@@ -62,7 +62,7 @@ class RayDriver:
     def drive(self, plan: RunPlan, on_state: OnState) -> RunState:
         import ray
         import ray.exceptions
-        from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+        from ray.exceptions import GetTimeoutError, RayError
 
         from .controller_actor import ControllerActor
         from .names import NAMESPACE, controller_name
@@ -98,8 +98,9 @@ class RayDriver:
                     seen = ray.get(controller.state.remote(), timeout=5.0)
                     if seen is not None:
                         on_state(seen)
-        except (ActorDiedError, RayActorError) as error:
-            raise TrainingFailedError(f"the controller died: {str(error).splitlines()[0]}") from None
+        except RayError as error:
+            last = str(error).strip().splitlines()[-1].strip()
+            raise TrainingFailedError(f"the controller failed: {last}", traceback=str(error)) from None
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):
                 ray.get(controller.stop.remote("interrupted by its driver"), timeout=5.0)

@@ -144,7 +144,9 @@ def connect_ray(scaling: Scaling, address: str | None) -> None:
         join_ray(address)
         return
     room = max(float(os.cpu_count() or 1), scaling.max_ranks * scaling.cpus_per_rank)
-    ray.init(num_cpus=math.ceil(room), include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local", num_cpus=math.ceil(room), include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
 
 
 def _result(state: RunState, folder: str | None) -> Any:

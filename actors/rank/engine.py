@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -160,6 +160,9 @@ class Engine:
     def _reduce(self, communicator: Communicator) -> tuple[Tensor, Tensor]:
         """The gradient sum and the census, all of it complete on this rank when it returns."""
         touched = self._gradients.touched()
+        if not self._gradients.finite():
+            spoiled = torch.tensor(torch.inf)
+            self._contributions = {index: replace(held, peak=spoiled) for index, held in self._contributions.items()}
         summed = census_module.fill(self._contributions, self._microbatches, touched)
         maxima = self._gradients.maxima().clone()
         device = maxima.device

@@ -45,6 +45,7 @@ class _Bucket:
         self._slack = max_world
         device = parameters[0][2].device
         self.sums = torch.zeros(self.count + self._slack, dtype=dtype, device=device)
+        self.version = self.sums._version
         self.slots: list[_Slot] = []
         offset = 0
         for order, name, parameter in parameters:
@@ -112,8 +113,11 @@ class GradientSum:
     def extra_bytes_per_parameter(self) -> float:
         """Bytes beyond what plain training holds (parameter, gradient, optimizer state), per parameter."""
         count = sum(bucket.count for bucket in self._buckets)
-        held = sum(bucket.sums.nbytes * 2 for bucket in self._buckets)
-        return held / count
+        received = sum(bucket.sums.nbytes for bucket in self._buckets)
+        totals = sum(4 * bucket.sums.numel() for bucket in self._buckets)
+        # In float the accumulator is the gradient that plain training holds too.
+        sums = received if self._exact else 0
+        return (sums + received + totals) / count
 
     def reset(self) -> None:
         """Begin a step: accumulators are empty, and so is every ``.grad``."""
@@ -128,31 +132,57 @@ class GradientSum:
         Raises:
             LoopError: a bare ``loss.backward()`` was called.
         """
-        for slot in self._slots:
-            if slot.parameter.grad is not None:
-                raise LoopError(
-                    f"{slot.name} has a gradient before the microbatch's step.backward(loss): use step.backward "
-                    "instead of loss.backward(), once per microbatch"
-                )
+        for bucket in self._buckets:
+            added = bucket.sums._version != bucket.version
+            for slot in bucket.slots:
+                gradient = slot.parameter.grad
+                if gradient is not None and (added or gradient is not slot.sum):
+                    raise LoopError(
+                        f"{slot.name} has a gradient before the microbatch's step.backward(loss): use step.backward "
+                        "instead of loss.backward(), once per microbatch"
+                    )
 
-    @torch.no_grad()
     def fold(self) -> Tensor:
-        """Move the gradients of one microbatch from ``.grad`` into the accumulators.
+        """Take the gradients of one microbatch out of ``.grad``.
 
         Returns:
-            Largest |gradient| of the microbatch, float64, shape [], +inf if one is not finite, on the device.
+            Largest |gradient| of the microbatch, float64, shape [], +inf if one is not finite, on the device; in float
+            0, since there only the sum is looked at.
 
         Raises:
             LoopError: a sparse gradient.
         """
+        peak = self._fold_exact() if self._exact else self._fold_float()
+        for bucket in self._buckets:
+            bucket.version = bucket.sums._version
+        return peak
+
+    @torch.no_grad()
+    def _fold_float(self) -> Tensor:
+        """Leave the first gradient in place as the accumulator: autograd itself adds the others to it."""
+        for slot in self._slots:
+            gradient = slot.parameter.grad
+            if gradient is None or gradient is slot.sum:
+                continue
+            _refuse_sparse(slot.name, gradient)
+            if slot.fresh:
+                slot.sum.copy_(gradient)
+                slot.fresh = False
+            else:
+                slot.sum.add_(gradient)
+            slot.parameter.grad = slot.sum if gradient.dtype is slot.sum.dtype else None
+        return self._latest.amax()
+
+    @torch.no_grad()
+    def _fold_exact(self) -> Tensor:
+        """Round every gradient to its grid and add it to the accumulator."""
         latest: list[Tensor] = []
         places: list[int] = []
         for slot in self._slots:
             gradient = slot.parameter.grad
             if gradient is None:
                 continue
-            if gradient.layout is not torch.strided:
-                raise LoopError(f"{slot.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
+            _refuse_sparse(slot.name, gradient)
             slot.parameter.grad = None
             if not gradient.numel():
                 continue
@@ -161,8 +191,7 @@ class GradientSum:
             low, high = torch.aminmax(gradient)
             latest += (low, high)
             places.append(slot.order)
-            if self._exact:
-                gradient.mul_(2.0 ** -self.exponents[slot.order]).round_()
+            gradient.mul_(2.0 ** -self.exponents[slot.order]).round_()
             if slot.fresh:
                 slot.sum.copy_(gradient)
                 slot.fresh = False
@@ -174,6 +203,10 @@ class GradientSum:
             self._latest[places] = found.nan_to_num_(nan=torch.inf, posinf=torch.inf)
             torch.maximum(self._extremes, self._latest, out=self._extremes)
         return self._latest.amax()
+
+    def finite(self) -> bool:
+        """Whether the sum of this rank is finite; in exact every microbatch was looked at already."""
+        return self._exact or all(bool(bucket.sums.sum().isfinite()) for bucket in self._buckets)
 
     def maxima(self) -> Tensor:
         """Largest |gradient| by parameter over the microbatches folded so far, float64, shape [parameters]."""
@@ -271,6 +304,11 @@ class GradientSum:
             return []
         rows = zip(self.names, maxima, self.exponents, strict=True)
         return [name for name, maximum, held in rows if not grid.fits(maximum, held, self._microbatches)]
+
+
+def _refuse_sparse(name: str, gradient: Tensor) -> None:
+    if gradient.layout is not torch.strided:
+        raise LoopError(f"{name} has a sparse gradient: everstep sums dense ones, use sparse=False")
 
 
 def _fill(parameters: Mapping[str, Tensor], dtype: torch.dtype, bucket_bytes: int, max_world: int) -> list[_Bucket]:

@@ -38,6 +38,7 @@ from .environment import fingerprint, prepare
 from .groups import Groups
 from .ledger import Ledger
 from .order import mix
+from .rendezvous import StoreClients
 from .rng import seed_everything
 from .spec import RankSpec
 from .trace import Trace
@@ -60,6 +61,7 @@ class RankProcess:
         prepare(self.device, spec.threads, Reduction(spec.elastic.reduction))
         timeouts = spec.elastic.timeouts
         self.link = Link(spec.controller, spec.token, self._on_message, self._on_lost, timeouts.start)
+        self._clients = StoreClients(timeouts.build)
         self.chaos = Chaos(spec.elastic.chaos, spec.seat, self._announce)
         self.groups = Groups(
             self._build, self._on_built, lambda generation, error: self.ledger.abandon(generation, error)
@@ -177,6 +179,7 @@ class RankProcess:
             device=self.device,
             collective_timeout=timeouts.collective,
             build_timeout=timeouts.build,
+            clients=self._clients,
         )
 
     def _on_built(self, generation: Any, seconds: float) -> None:
