@@ -1,6 +1,7 @@
 """The group of one generation: a few collectives, asynchronous, and a way out when a peer is gone."""
 
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -128,7 +129,12 @@ class GlooCommunicator(ProcessGroupCommunicator):
 
     def accused(self, error: CommunicatorError) -> int | None:
         end = re.search(r"\[([0-9a-fA-F.:]+)\]:(\d+)", str(error))
-        return self._watch.peers.get(f"{end[1]}:{end[2]}") if end else None
+        if end is None:
+            return None
+        # Gloo 2.13 prints ports in the byte order of the network.
+        ports = {int(end[2]), socket.htons(int(end[2]))}
+        named = {self._watch.peers.get(f"{end[1]}:{port}") for port in ports} - {None}
+        return named.pop() if len(named) == 1 else None
 
     def throttle(self) -> None:
         self._watch.narrow()
@@ -137,15 +143,18 @@ class GlooCommunicator(ProcessGroupCommunicator):
         """Block until ``work`` is complete; False if an interruption came first."""
         future = work.get_future()
         if not future.done():
-            future.add_done_callback(self._notify)
-            with self._changed:
-                # Ended by the work itself, at the latest by the group's time-out, or by ``interrupt``.
-                self._changed.wait_for(lambda: future.done() or self._interrupted)
-        return bool(future.done())
+            changed = self._changed
 
-    def _notify(self, _: object) -> None:
-        with self._changed:
-            self._changed.notify_all()
+            def notify(_: object) -> None:
+                with changed:
+                    changed.notify_all()
+
+            # It runs on a thread of the group, so it may not hold the group: whoever frees one joins its threads.
+            future.add_done_callback(notify)
+            with changed:
+                # Ended by the work itself, at the latest by the group's time-out, or by ``interrupt``.
+                changed.wait_for(lambda: future.done() or self._interrupted)
+        return bool(future.done())
 
     def _pending(self, work: dist.Work, what: str) -> Pending:
         return _GlooPending(work, what, self)
@@ -224,10 +233,11 @@ def build(
         watch = SocketWatch()
         options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-        options._timeout = timedelta(seconds=collective_timeout)
+        options._timeout = timedelta(seconds=build_timeout)
         gloo = dist.ProcessGroupGloo(store, rank, size, options)
         communicator = GlooCommunicator(gloo, generation, rank, size, watch)
         watch.learn(communicator)
+        gloo._set_default_timeout(timedelta(seconds=collective_timeout))
         return communicator
     except RuntimeError as error:
         waited = time.monotonic() - started

@@ -19,7 +19,8 @@ import torch
 if TYPE_CHECKING:
     from .communicator import ProcessGroupCommunicator
 
-_SLOTS_PER_PEER = 4
+# Room for sockets that others in this process open while the group is built.
+_SPARE_SLOTS = 64
 _NARROW_BYTES = 4096
 
 
@@ -27,7 +28,8 @@ class SocketWatch:
     """Made before a group is built, it learns the group's sockets afterwards."""
 
     def __init__(self) -> None:
-        self._before = set(_socket_descriptors())
+        # By inode: the number of one that is closed meanwhile may be given to one of the group's.
+        self._before = set(_socket_descriptors().values())
         self._owned: dict[int, int] = {}
         self.peers: dict[str, int] = {}
 
@@ -40,9 +42,16 @@ class SocketWatch:
         """Exchange end points with all peers and keep the sockets whose other end a peer holds."""
         candidates = {}
         for descriptor, inode in _socket_descriptors().items():
-            if descriptor not in self._before and (ends := _ends(descriptor)):
+            if inode not in self._before and (ends := _ends(descriptor)):
                 candidates[descriptor] = (inode, *ends)
-        slots = _SLOTS_PER_PEER * max(communicator.size, 1)
+        # Of a connection of this process with itself both ends are here: it is somebody else's.
+        known = {(local, remote) for _, local, remote in candidates.values()}
+        candidates = {
+            descriptor: (inode, local, remote)
+            for descriptor, (inode, local, remote) in candidates.items()
+            if (remote, local) not in known
+        }
+        slots = communicator.size + _SPARE_SLOTS
         mine = torch.zeros(slots, dtype=torch.int64)
         for slot, (_, local, remote) in enumerate(list(candidates.values())[:slots]):
             mine[slot] = _fingerprint(local, remote)
