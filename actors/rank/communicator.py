@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 
 from ...conf.errors import CommunicatorError
 from ...policies.world import Generation
 from ..messages import StoreAddress
+from .rendezvous import StoreClients
 from .sockets import SocketWatch
 
 
@@ -203,6 +204,7 @@ def build(
     device: torch.device,
     collective_timeout: float,
     build_timeout: float,
+    clients: StoreClients | None = None,
 ) -> Communicator:
     """Meet the peers at the generation's own store keys and build its group; blocking.
 
@@ -210,20 +212,14 @@ def build(
         host: address of this machine that peers can reach.
         collective_timeout: seconds; bound of one collective.
         build_timeout: seconds; bound of the meeting.
+        clients: where the connection to the store comes from; None makes one.
 
     Raises:
         CommunicatorError: a peer did not come, or the store is gone.
     """
     started = time.monotonic()
     try:
-        # A client of its own: a meeting that waits for a dead peer must not hold up the next generation's.
-        client = TCPStore(
-            address.host,
-            address.port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=build_timeout),
-        )
+        client = (clients or StoreClients(build_timeout)).take(address.host, address.port)
         store = PrefixStore(address.prefix, client)
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
