@@ -17,6 +17,7 @@ from ...conf.errors import LoopError
 from ..faults import Chaos
 from . import grid
 from .communicator import Communicator
+from .kernel import fused_fold, takes
 from .transfer import await_partial_transfer
 
 _FLOAT32_MAX = torch.finfo(torch.float32).max
@@ -95,6 +96,7 @@ class GradientSum:
             raise LoopError("the model has no parameter that requires a gradient")
         self._exact = reduction is Reduction.EXACT
         self._microbatches = microbatches
+        self._fused = fused_fold() if self._exact else None
         self.names = tuple(parameters)
         dtype = torch.float64 if self._exact else torch.float32
         self._buckets = _fill(parameters, dtype, bucket_bytes, max_world)
@@ -178,6 +180,7 @@ class GradientSum:
         """Round every gradient to its grid and add it to the accumulator."""
         latest: list[Tensor] = []
         places: list[int] = []
+        self._latest.zero_()
         for slot in self._slots:
             gradient = slot.parameter.grad
             if gradient is None:
@@ -188,20 +191,24 @@ class GradientSum:
                 continue
             if gradient.dtype is not torch.float32:
                 gradient = gradient.to(torch.float32)
+            scale = 2.0 ** -self.exponents[slot.order]
+            if self._fused is not None and takes(gradient):
+                self._latest[slot.order] = self._fused(gradient, slot.sum, scale, slot.fresh)
+                slot.fresh = False
+                continue
             low, high = torch.aminmax(gradient)
             latest += (low, high)
             places.append(slot.order)
-            gradient.mul_(2.0 ** -self.exponents[slot.order]).round_()
+            gradient.mul_(scale).round_()
             if slot.fresh:
                 slot.sum.copy_(gradient)
                 slot.fresh = False
             else:
                 slot.sum.add_(gradient)
-        self._latest.zero_()
         if latest:
-            found = torch.stack(latest).view(-1, 2).abs_().amax(dim=1).to(torch.float64)
-            self._latest[places] = found.nan_to_num_(nan=torch.inf, posinf=torch.inf)
-            torch.maximum(self._extremes, self._latest, out=self._extremes)
+            self._latest[places] = torch.stack(latest).view(-1, 2).abs_().amax(dim=1).to(torch.float64)
+        self._latest.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        torch.maximum(self._extremes, self._latest, out=self._extremes)
         return self._latest.amax()
 
     def finite(self) -> bool:

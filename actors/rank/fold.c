@@ -1,0 +1,33 @@
+/* One pass over a gradient: round to the grid, add to the accumulator, find the largest magnitude.
+ *
+ * The same bits as the tensor operations in gradients.py. It must be compiled with -ffp-contract=off and without
+ * -ffast-math: a fused multiply-add would round once where twice is meant.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Values that stay in the first cache between the loops. */
+#define BLOCK 4096
+
+/* Returns the bits of the largest |gradient|; as whole numbers they are ordered, and NaN is above infinity. */
+uint32_t everstep_fold(const float *gradient, double *sum, int64_t count, float scale, int32_t first) {
+    uint32_t peak = 0;
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        int64_t end = count - start < BLOCK ? count : start + BLOCK;
+        for (int64_t i = start; i < end; i++) {
+            uint32_t bits;
+            memcpy(&bits, gradient + i, sizeof bits);
+            bits &= 0x7fffffffu;
+            peak = bits > peak ? bits : peak;
+        }
+        if (first) {
+            for (int64_t i = start; i < end; i++)
+                sum[i] = (double)rintf(gradient[i] * scale);
+        } else {
+            for (int64_t i = start; i < end; i++)
+                sum[i] += (double)rintf(gradient[i] * scale);
+        }
+    }
+    return peak;
+}
