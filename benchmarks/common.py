@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import ray
+from everstep.orchestrator.connect import start_ray
 from rich.console import Console
 from rich.table import Table
 
@@ -77,7 +78,7 @@ def publish(title: str, rows: Sequence[Row], options: argparse.Namespace, **more
 def own_ray(ranks: int) -> Iterator[None]:
     """A Ray cluster on this machine with room for so many ranks, which nobody else uses."""
     # More logical CPUs than cores: ranks share them, as those of the peers do.
-    ray.init(address="local", num_cpus=ranks, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    start_ray(ranks)
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """Ask a run for its state from anywhere on the cluster."""
 
+import math
 import os
 import socket
 import time
@@ -85,6 +86,21 @@ def connect(run: str, address: str | None = None) -> RunHandle:
         return RunHandle(run, ray.get_actor(controller_name(run), namespace=NAMESPACE))
     except ValueError:
         raise RunNotFoundError(f"no run {run!r} is alive on this cluster") from None
+
+
+def start_ray(cpus: float) -> None:
+    """Start a Ray cluster of this process's own, with room for ``cpus`` logical CPUs; it ends with the process."""
+    import ray
+
+    # Ray would run actors at the lowest but a few priority; ranks are what this cluster is for.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    ray.init(
+        address="local",
+        num_cpus=math.ceil(cpus),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
 
 
 def join_ray(address: str) -> None:

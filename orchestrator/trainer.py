@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import uuid
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from ..conf.errors import ConfigError, TrainingFailedError
 from ..conf.run import ClusterKind, RunFile, check
 from ..conf.scaling import Scaling
 from ..conf.train_types import RunSettings, read_run_config, read_scaling_config
-from .connect import join_ray
+from .connect import join_ray, start_ray
 from .drivers import Driver, LocalDriver, OnState, RayDriver
 from .plan import RunPlan
 from .view import Phase, RunState
@@ -143,10 +142,7 @@ def connect_ray(scaling: Scaling, address: str | None) -> None:
     if address:
         join_ray(address)
         return
-    room = max(float(os.cpu_count() or 1), scaling.max_ranks * scaling.cpus_per_rank)
-    ray.init(
-        address="local", num_cpus=math.ceil(room), include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-    )
+    start_ray(max(float(os.cpu_count() or 1), scaling.max_ranks * scaling.cpus_per_rank))
 
 
 def _result(state: RunState, folder: str | None) -> Any:
