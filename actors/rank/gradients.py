@@ -140,8 +140,8 @@ class GradientSum:
                 gradient = slot.parameter.grad
                 if gradient is not None and (added or gradient is not slot.sum):
                     raise LoopError(
-                        f"{slot.name} has a gradient before the microbatch's step.backward(loss): use step.backward "
-                        "instead of loss.backward(), once per microbatch"
+                        f"{slot.name} has a gradient that step.backward(loss) did not make: use step.backward instead "
+                        "of loss.backward(), once per microbatch, and leave .grad alone until the step is whole"
                     )
 
     def fold(self) -> Tensor:

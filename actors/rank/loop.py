@@ -116,8 +116,8 @@ class Step:
         seed_everything(mix(self._seed, self.number, index))
         self._chaos.at(FaultPoint.BEFORE_FORWARD)
         yield batch
+        self._gradients.refuse_gradients()
         if not self._folded:
-            self._gradients.refuse_gradients()
             raise LoopError(
                 f"microbatch {index} of step {self.number} ended without step.backward(loss): every microbatch "
                 "counts, call it exactly once (weight=0 contributes nothing)"
