@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from everstep.actors.messages import Report, Resumed
+from everstep.actors.rank.order import mix
+from everstep.actors.rank.rng import seed_everything
 from everstep.actors.rank.transaction import ProtocolError
 from everstep.conf.elastic import Reduction
 from everstep.conf.errors import LoopError, NonFiniteError
 from everstep.policies.world import Generation, Position
 from torch import nn
 
-from .rank_bench import B, Bench, Dying, train
+from .rank_bench import SEED, B, Bench, Dying, train
 
 both = pytest.mark.parametrize("reduction", list(Reduction))
 
@@ -98,8 +100,13 @@ def test_random_numbers_belong_to_the_microbatch_and_between_steps_to_the_step()
 
     first, second = drawn(1), drawn(17)
     assert first == second
-    assert len(set(first[0])) == 2 * B
-    assert len(set(first[1])) == 2
+
+    def stream(*names: int) -> tuple[float, float]:
+        seed_everything(mix(SEED, *names))
+        return float(torch.rand(())), random.random()
+
+    assert first[0] == [stream(step, index) for step in range(2) for index in range(B)]
+    assert first[1] == [stream(step) for step in range(2)]
 
 
 def test_weight_0_contributes_nothing_even_if_it_is_not_finite(model: nn.Module) -> None:
