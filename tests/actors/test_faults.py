@@ -58,7 +58,7 @@ def test_a_fault_in_any_microbatch_takes_the_first(monkeypatch: pytest.MonkeyPat
 
 def test_a_planned_exception_says_that_it_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, Fault(step=1, replica=1, point="in_optimizer", kind=FaultKind.EXCEPTION))
-    with pytest.raises(PlannedError, match="planned: exception of rank 1.0 at step 1 in_optimizer"):
+    with pytest.raises(PlannedError, match=r"planned: exception of rank 1\.0 at step 1 in_optimizer"):
         bench.at(FaultPoint.IN_OPTIMIZER, 1)
     assert len(bench.log) == 1, "it is announced, and no signal is sent"
 

@@ -327,6 +327,14 @@ def test_lost_microbatches_simply_appear(reduction: Reduction, model: nn.Module)
     assert bench.engine.computed == 2 * B
 
 
+def test_nothing_is_reduced_while_something_is_owed() -> None:
+    """More may come between the last microbatch and the reduction."""
+    bench = Bench().open()
+    bench.engine.begin(Position(0))
+    assert bench.engine.settle() is None
+    assert bench.ledger.transaction.current(Generation(1, 1))
+
+
 @both
 @pytest.mark.parametrize("fails", [1, 2, 3])
 def test_a_collective_that_dies_costs_no_microbatch(fails: int, reduction: Reduction, model: nn.Module) -> None:
