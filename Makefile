@@ -20,7 +20,7 @@ types: $(STAMP)
 	mkdir -p build/types && ln -sfn "$(CURDIR)" build/types/everstep
 	cd build/types && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
 	  -p everstep.conf -p everstep.policies -p everstep.monitors -p everstep.actors -p everstep.orchestrator \
-	  -m everstep
+	  -p everstep.benchmarks -p everstep.examples -m everstep
 
 install: $(STAMP)
 

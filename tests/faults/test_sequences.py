@@ -10,7 +10,7 @@ from everstep.conf.chaos import Fault, FaultKind, FaultPoint
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.journal import Journal
 from everstep.orchestrator.local_cluster import LocalCluster
-from everstep.orchestrator.view import Phase
+from everstep.orchestrator.view import Phase, RunState
 
 from .harness import QUICK, RUN_DEADLINE_S, WIDE, Outcome, assert_as_if_undisturbed, plan_of, read, run
 
@@ -105,7 +105,11 @@ def test_a_stopped_rank_that_wakes_after_it_was_replaced_ends_itself(undisturbed
     async def scenario() -> Outcome:
         controller = Controller(plan.settings(term=1), cluster, Journal(None))
         running = asyncio.create_task(controller.run())
-        await _until(lambda: bool(controller.state().recoveries))
+        looks: list[RunState] = []
+        await _until(lambda: looks.append(controller.state()) or bool(controller.state().recoveries))
+        waiting = [look for look in looks if look.phase is Phase.RECOVERING]
+        assert any("waiting for the end of fenced ranks 2.0" in look.reason for look in waiting)
+        assert all("rank 2.0" in (look.first_cause or "") for look in waiting)
         survivors = [cluster.pid(member.incarnation) for member in controller.state().members]
         for pid in survivors:
             os.kill(pid, signal.SIGSTOP)
