@@ -6,7 +6,7 @@ import socket
 from ..actors import wire
 from ..actors.messages import DriverHello, Hello, ToRank
 from .cluster import Sink
-from .machine.events import Ended, Heard, StopRequested
+from .machine.events import Ended, Heard, Refused, StopRequested
 
 
 class Listener:
@@ -73,6 +73,11 @@ class Listener:
         if connection.incarnation is not None:
             self._sink(Heard(connection.incarnation, message))  # type: ignore[arg-type]
 
+    def refused(self, reason: str) -> None:
+        """A stranger or another version of the protocol knocked."""
+        if self._sink is not None:
+            self._sink(Refused(reason))
+
     def ended(self, connection: "_Connection") -> None:
         """A connection is gone, and with it, as far as anybody can tell, the process."""
         assert self._sink is not None
@@ -110,8 +115,8 @@ class _Connection(asyncio.Protocol):
                 else:
                     wire.check_greeting(part, self._token)
                     self._greeted = True
-        except wire.WireError:
-            # A stranger, or another version: a rank of ours ends by its start time-out and says so there.
+        except wire.WireError as error:
+            self._listener.refused(str(error))
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

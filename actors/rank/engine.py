@@ -227,6 +227,9 @@ class Engine:
             )
         # The rank that computed it says so and ends the run; this one waits to be told.
         self._ledger.await_end(self._timeouts.recovery)
+        raise NonFiniteError(
+            f"microbatch {census.nonfinite[0]} of step {step} is not finite, and the rank that computed it is gone"
+        )
 
     def _write_decided(self, verdict: Verdict) -> None:
         if self._trace:

@@ -142,14 +142,15 @@ class Ledger:
             return self._transaction
 
     def await_end(self, timeout: float) -> None:
-        """Block until this process is ended from outside.
+        """Block until this process is ended from outside; returns if another generation is opened instead.
 
         Raises:
-            RecoveryTimeout: nobody ended it in ``timeout`` seconds.
+            RecoveryTimeout: neither happened in ``timeout`` seconds.
         """
         with self._changed:
-            self._changed.wait_for(lambda: False, timeout)
-        raise RecoveryTimeout(f"a peer's failure should have ended this rank within {timeout:g} s")
+            held = self._transaction.generation
+            if not self._changed.wait_for(lambda: self._transaction.generation != held, timeout):
+                raise RecoveryTimeout(f"a peer's failure should have ended this rank within {timeout:g} s")
 
     def _plan(self, position: Position) -> tuple[int, ...]:
         """What this rank contributes to a whole step; nothing once all steps are decided."""

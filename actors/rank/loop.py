@@ -103,9 +103,10 @@ class Step:
             if not loss.requires_grad:
                 raise LoopError("the loss has no graph: was it computed under no_grad, or detached?")
             # Scaling the seed of the backward weighs every gradient without another pass over them.
-            loss.backward(
-                None if weight == 1 else as_tensor(weight, dtype=loss.dtype, device=loss.device).view_as(loss)
-            )
+            seed = as_tensor(weight, dtype=loss.dtype)
+            loss.backward(None if weight == 1 else seed.to(loss.device).view_as(loss))
+            # The gradient was weighed with what the loss's precision made of the weight.
+            weight = seed.item()
         self._engine.fold(self._index, float(weight), loss, self._started)
         self._folded = True
 

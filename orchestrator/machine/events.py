@@ -31,6 +31,13 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """A connection was refused, for ``reason``: a stranger, or another version of the protocol."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class StoreOpened:
     """The rendezvous store listens."""
 
@@ -52,7 +59,7 @@ class StopRequested:
     reason: str
 
 
-Event = Started | Heard | Ended | StoreOpened | Tick | StopRequested
+Event = Started | Heard | Ended | Refused | StoreOpened | Tick | StopRequested
 
 
 # --- actions

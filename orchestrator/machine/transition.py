@@ -21,7 +21,7 @@ from ...actors.messages import (
 from ...monitors.heartbeat import forgive
 from ..view import Phase
 from . import membership, recovery, verdicts
-from .events import Action, Ended, Event, Heard, Record, Send, Started, StopRequested, StoreOpened, Tick
+from .events import Action, Ended, Event, Heard, Record, Refused, Send, Started, StopRequested, StoreOpened, Tick
 from .state import Standing, State
 
 Step = tuple[State, list[Action]]
@@ -41,6 +41,8 @@ def advance(state: State, event: Event, now: float) -> Step:
             return _heard(state, incarnation, message, now)
         case Ended(incarnation, cause):
             return membership.ended(state, incarnation, cause, now)
+        case Refused(reason):
+            return state, [Record("connection refused", facts={"reason": reason})]
         case Tick(asleep):
             return _tick(state, asleep, now)
         case StopRequested(reason):

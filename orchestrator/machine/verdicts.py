@@ -45,7 +45,7 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
             f"microbatch {message.microbatch} of step {message.position.step} is poison, it failed on two ranks "
             f"(samples {_some(message.samples)}): {twin.error}"
         )
-    elif alike := next((old for old in earlier if old.signature == message.signature), None):
+    elif alike := next((old for old in earlier if _alike(old, message)), None):
         error = f"the training function fails alike on several ranks: {alike.error}"
     else:
         return state, [record]
@@ -102,6 +102,11 @@ def unconfirmed(state: State, now: float) -> tuple[Rank, ...]:
     patience = state.settings.timeouts.confirm
     fenced = (rank for rank in state.ranks.values() if rank.standing is Standing.FENCED)
     return tuple(rank for rank in fenced if now - rank.fenced < patience)
+
+
+def _alike(old: Raised, new: Raised) -> bool:
+    """The same exception at the same place in the same step; far apart they are two faults of two ranks."""
+    return old.signature == new.signature and old.position.step == new.position.step
 
 
 def _same_microbatch(old: Raised, new: Raised) -> bool:

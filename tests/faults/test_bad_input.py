@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from everstep.conf.chaos import Fault, FaultPoint
 from everstep.conf.elastic import ElasticConfig
 from everstep.conf.scaling import Scaling
 from everstep.orchestrator.drivers import LocalDriver
@@ -81,6 +82,16 @@ def nan_loss(ctx: Any) -> None:
     loop(ctx, spoil)
 
 
+def nan_loss_of_a_dying_rank(ctx: Any) -> None:
+    """The rank whose loss is not finite dies when all have seen it, before it can say so."""
+
+    def spoil(step: Any, loss: Any, ctx: Any) -> None:
+        spoiled = step.number == 2 and ctx.replica == 1
+        step.backward(loss * float("nan") if spoiled else loss)
+
+    loop(ctx, spoil)
+
+
 def no_backward(ctx: Any) -> None:
     loop(ctx, lambda step, loss, ctx: None)
 
@@ -132,10 +143,11 @@ CASES: list[tuple[Train, str]] = [
     (iterable_data, "is not a map-style data set"),
     (empty_data, "the data set is empty"),
     (raises_everywhere, "ZeroDivisionError: a mistake of mine"),
-    (raises_in_the_loop, "alike on several ranks: KeyError: 'another mistake'"),
+    (raises_in_the_loop, "KeyError: 'another mistake'"),
     (never_begins, "returned without calling ctx.begin"),
     (leaves_on_one_rank, "left the step loop at step 2 of 4"),
     (nan_loss, r"rank 1.0: microbatch \d of step 2 is not finite"),
+    (nan_loss_of_a_dying_rank, "is not finite, and the rank that computed it is gone"),
     (no_backward, "ended without step.backward"),
     (bare_backward, "use step.backward instead of loss.backward"),
     (two_backwards, "called twice for microbatch"),
@@ -148,12 +160,15 @@ CASES: list[tuple[Train, str]] = [
 ]
 
 
+CHAOS = {nan_loss_of_a_dying_rank: (Fault(2, 1, point=FaultPoint.AFTER_VOTE),)}
+
+
 @pytest.mark.parametrize(("train", "text"), CASES, ids=[train.__name__ for train, _ in CASES])
 def test_it_ends_with_one_clear_line(train: Train, text: str, tmp_path: Path) -> None:
     plan = RunPlan(
         run=train.__name__,
-        elastic=ElasticConfig(microbatches_per_step=4, timeouts=QUICK),
-        scaling=Scaling(2, 2),
+        elastic=ElasticConfig(microbatches_per_step=4, timeouts=QUICK, chaos=CHAOS.get(train, ())),
+        scaling=Scaling(1, 2),
         train=cloudpickle.dumps(train),
         folder=str(tmp_path),
     )
