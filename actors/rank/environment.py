@@ -2,10 +2,15 @@
 
 import os
 import platform
+import sys
+import threading
 
 import torch
 
 from ...conf.elastic import Reduction
+
+
+_COMPUTE_NICE = 5
 
 
 def prepare(device: torch.device, threads: int, reduction: Reduction) -> None:
@@ -17,6 +22,14 @@ def prepare(device: torch.device, threads: int, reduction: Reduction) -> None:
         torch.backends.cudnn.benchmark = False
         # Filling new memory is for programs that read it unwritten; it costs a pass over every buffer.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def yield_to_control() -> None:
+    """Let this thread, which computes all day, wait for those that seldom run but hold everybody up when they do."""
+    if sys.platform == "linux":
+        # There a thread has a priority of its own; to lower it needs no privilege.
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(19, nice + _COMPUTE_NICE))
 
 
 def fingerprint(device: torch.device) -> dict[str, str]:

@@ -34,7 +34,7 @@ from ..messages import (
 )
 from .communicator import Communicator, build
 from .context import RankContext
-from .environment import fingerprint, prepare
+from .environment import fingerprint, prepare, yield_to_control
 from .groups import Groups
 from .ledger import Ledger
 from .order import mix
@@ -84,6 +84,7 @@ class RankProcess:
         self.link.start()
         self.link.beat(spec.elastic.timeouts.heartbeat_interval, self._heartbeat)
         seed_everything(mix(spec.elastic.seed))
+        yield_to_control()
         try:
             train(self.context)
             self._finish()
