@@ -9,7 +9,6 @@ import torch
 
 from ...conf.elastic import Reduction
 
-
 _COMPUTE_NICE = 5
 
 
