@@ -51,7 +51,7 @@ class Communicator(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """From any thread: make collectives under way fail at once, here and, by cascade, at the peers."""
+        """From any thread: make collectives under way fail at once, here and at peers that wait for this rank."""
         ...
 
     def accused(self, error: CommunicatorError) -> int | None:

@@ -102,7 +102,9 @@ class Groups:
         started = time.monotonic()
         try:
             communicator = self._build(message)
-        except CommunicatorError as error:
+        except Exception as failure:
+            # Whoever waits for the group must hear of any failure: this thread's own end tells nobody.
+            error = failure if isinstance(failure, CommunicatorError) else CommunicatorError(repr(failure))
             with self._lock:
                 abandoned = future.done()
                 if not abandoned:

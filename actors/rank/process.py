@@ -142,6 +142,14 @@ class RankProcess:
         return self.context.heartbeat()
 
     def _on_message(self, message: ToRank) -> None:
+        try:
+            self._obey(message)
+        except Exception as error:
+            # Without its control thread a rank would train on and answer nobody.
+            self.link.send(self._raised(error))
+            os._exit(1)
+
+    def _obey(self, message: ToRank) -> None:
         match message:
             case Ping():
                 pass

@@ -3,16 +3,18 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from everstep.actors.messages import Open, ToRank
 from everstep.conf.chaos import Fault, FaultKind, FaultPoint
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.journal import Journal
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.view import Phase, RunState
 
-from .harness import QUICK, RUN_DEADLINE_S, WIDE, Outcome, assert_as_if_undisturbed, plan_of, read, run
+from .harness import QUICK, RUN_DEADLINE_S, WIDE, Outcome, assert_as_if_undisturbed, drive, plan_of, read, run
 
 
 def test_four_three_two_one(undisturbed_wide: Outcome, tmp_path: Path) -> None:
@@ -125,6 +127,23 @@ def test_a_stopped_rank_that_wakes_after_it_was_replaced_ends_itself(undisturbed
     outcome = read(asyncio.run(scenario()), tmp_path)
     assert_as_if_undisturbed(outcome, undisturbed_wide, faults, lost=1)
     assert {"fenced", "end confirmed"} <= {entry["what"] for entry in outcome.journal} | {"end confirmed"}
+
+
+class _Muddled(LocalCluster):
+    """A controller gone wrong: it gives what a rank has finished to nobody."""
+
+    def send(self, incarnation: str, message: ToRank) -> None:
+        if isinstance(message, Open) and message.world.generation.number > 1:
+            message = replace(message, indices=dict.fromkeys(message.indices, ()))
+        super().send(incarnation, message)
+
+
+def test_a_violated_protocol_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, ranks=4, chaos=[Fault(3, 2, point=FaultPoint.IN_BACKWARD)], hold=(2, 3))
+    outcome = drive(plan, _Muddled(plan.program()), tmp_path)
+    assert outcome.state.phase is Phase.FAILED
+    assert "were given to others" in (outcome.state.error or "")
+    assert outcome.leftovers == []
 
 
 async def _until(condition: Any) -> None:
