@@ -15,7 +15,6 @@ from itertools import pairwise
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
-from everstep.actors.faults import Chaos
 from everstep.actors.messages import StoreAddress
 from everstep.actors.rank.communicator import Communicator, build
 from everstep.actors.rank.environment import prepare
@@ -27,7 +26,7 @@ from everstep.benchmarks.killed_run import run_example
 from everstep.conf.elastic import ElasticConfig, Reduction
 from everstep.examples.gpt import GPT, GPTConfig, next_token_loss
 from everstep.orchestrator.store import open_store
-from everstep.policies.world import Generation, Seat
+from everstep.policies.world import Generation
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
@@ -77,7 +76,6 @@ class Work:
 def cost_rows(device: torch.device, communicator: Communicator, seed: int) -> list[Row]:
     """Milliseconds and memory of all microbatches of a step and their sum, in a world of one."""
     elastic = ElasticConfig(MICROBATCHES)
-    chaos = Chaos((), Seat(0), lambda *_: None)
 
     def plain(work: Work) -> Callable[[], None]:
         def step() -> None:
@@ -94,10 +92,12 @@ def cost_rows(device: torch.device, communicator: Communicator, seed: int) -> li
         def step() -> None:
             gradients.reset()
             for _ in range(MICROBATCHES):
-                work.backward()
+                with gradients.backward():
+                    work.backward()
                 gradients.fold()
-            gradients.reduce(communicator, chaos)
-            gradients.publish(MICROBATCHES, gradients.touched())
+            gradients.exchange(communicator)
+            gradients.gather(communicator, MICROBATCHES)
+            gradients.publish(gradients.touched())
 
         return step
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -104,6 +105,15 @@ class Engine:
         owed = self._ledger.transaction.owed
         return bool(owed) and owed[0] not in self._planned
 
+    def backward(self, index: int) -> AbstractContextManager[None]:
+        """While it lasts gradients are folded as they are made; buckets are exchanged if this is the last backward."""
+        transaction = self._ledger.transaction
+        last = None
+        if transaction.position == self.position and transaction.owed == (index,) and not transaction.abandoned:
+            assert transaction.generation is not None
+            last = self._groups.ready(transaction.generation)
+        return self._gradients.backward(last, self._chaos)
+
     def fold(self, index: int, weight: float, loss: Tensor, started: float) -> None:
         """The gradient of this microbatch lies in ``.grad``: take it."""
         peak = self._gradients.fold()
@@ -136,9 +146,9 @@ class Engine:
             communicator = self._groups.get(generation, self._timeouts.build)
             self.timing.reduced = time.monotonic()
             self._census = None
-            summed, maxima = self._reduce(communicator)
+            census = self._reduce(communicator)
             self._chaos.at(FaultPoint.BEFORE_VOTE)
-            self._census = census_module.read(summed, maxima, self._microbatches)
+            self._census = census
             if not self._ledger.enter(self.position, generation):
                 raise CommunicatorError(f"generation {generation} was abandoned before the vote")
             self._vote(communicator)
@@ -157,12 +167,13 @@ class Engine:
         self._groups.retire(generation)
         return self._conclude(verdict, self._census)
 
-    def _reduce(self, communicator: Communicator) -> tuple[Tensor, Tensor]:
-        """The gradient sum and the census, all of it complete on this rank when it returns."""
+    def _reduce(self, communicator: Communicator) -> Census:
+        """The census and the mean gradient, all of both complete on this rank when it returns."""
         touched = self._gradients.touched()
         if not self._gradients.finite():
             spoiled = torch.tensor(torch.inf)
             self._contributions = {index: replace(held, peak=spoiled) for index, held in self._contributions.items()}
+        self._gradients.exchange(communicator, self._chaos)
         summed = census_module.fill(self._contributions, self._microbatches, touched)
         maxima = self._gradients.maxima().clone()
         device = maxima.device
@@ -171,13 +182,14 @@ class Engine:
             communicator.all_reduce(summed, dist.ReduceOp.SUM),
             communicator.all_reduce(maxima, dist.ReduceOp.MAX),
         ]
-        self._gradients.reduce(communicator, self._chaos)
         for collective in pending:
             collective.wait()
+        census = census_module.read(summed, maxima, self._microbatches)
+        self._gradients.gather(communicator, census.weight)
         if device.type == "cuda":
             # NCCL only waits on the stream: the vote must not be entered before the sums are really there.
             torch.cuda.synchronize(device)
-        return summed, maxima
+        return census
 
     def _vote(self, communicator: Communicator) -> None:
         ballot = torch.ones(1, dtype=torch.int64, device=self._gradients.maxima().device)
@@ -210,7 +222,7 @@ class Engine:
         if verdict is Verdict.STOP:
             self._stop(census)
         if verdict is Verdict.COMMIT:
-            self._gradients.publish(census.weight, census.touched)
+            self._gradients.publish(census.touched)
         self._gradients.advance(census.maxima, committed=verdict is Verdict.COMMIT)
         return verdict, census
 

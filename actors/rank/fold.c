@@ -1,6 +1,6 @@
-/* One pass over a gradient: round to the grid, add to the accumulator, find the largest magnitude.
+/* Passes over gradients in host memory: round to the grid and add; add what peers sent and scale it back.
  *
- * The same bits as the tensor operations in gradients.py. It must be compiled with -ffp-contract=off and without
+ * The same bits as the tensor operations in buckets.py. It must be compiled with -ffp-contract=off and without
  * -ffast-math: a fused multiply-add would round once where twice is meant.
  */
 #include <math.h>
@@ -30,4 +30,21 @@ uint32_t everstep_fold(const float *gradient, double *sum, int64_t count, float 
         }
     }
     return peak;
+}
+
+/* mean[i] = (sum over parts of part[i]) * grid / weight; parts lie `stride` values apart, the world's first one first. */
+void everstep_mean(const double *parts, int64_t stride, int32_t world, int64_t count, double grid, double weight,
+                   float *mean) {
+    double block[BLOCK];
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        int64_t length = count - start < BLOCK ? count - start : BLOCK;
+        memcpy(block, parts + start, length * sizeof *block);
+        for (int32_t place = 1; place < world; place++) {
+            const double *part = parts + place * stride + start;
+            for (int64_t i = 0; i < length; i++)
+                block[i] += part[i];
+        }
+        for (int64_t i = 0; i < length; i++)
+            mean[start + i] = (float)(block[i] * grid / weight);
+    }
 }

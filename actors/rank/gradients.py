@@ -1,73 +1,20 @@
-"""The gradient sum of a step: folded microbatch by microbatch, reduced out of place, published as ``.grad``.
+"""The gradient sum of a step: folded as a backward makes it, reduced out of place, published as ``.grad``."""
 
-Accumulators are read and never written by a collective, so one that dies half-way leaves them intact: they are the
-snapshot from which the next generation reduces again. Output buffers belong to one attempt at a reduction; after a
-failure they are dropped, since threads of the dead group may still write into them.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Reduction
-from ...conf.errors import LoopError
+from ...conf.errors import CommunicatorError, LoopError
 from ..faults import Chaos
 from . import grid
+from .buckets import Slot, fill
 from .communicator import Communicator
-from .kernel import fused_fold, takes
+from .kernel import fused_kernel, takes
 from .transfer import await_partial_transfer
-
-_FLOAT32_MAX = torch.finfo(torch.float32).max
-
-
-@dataclass
-class _Slot:
-    """A parameter's place in a bucket."""
-
-    name: str
-    parameter: Tensor
-    order: int
-    offset: int
-    sum: Tensor
-    fresh: bool = True
-
-
-class _Bucket:
-    """Parameters that are reduced with one exchange.
-
-    The accumulator has slack at its end so that any world up to ``max_world`` divides it evenly.
-    """
-
-    def __init__(self, parameters: list[tuple[int, str, Tensor]], dtype: torch.dtype, max_world: int) -> None:
-        self.count = sum(parameter.numel() for _, _, parameter in parameters)
-        self._slack = max_world
-        device = parameters[0][2].device
-        self.sums = torch.zeros(self.count + self._slack, dtype=dtype, device=device)
-        self.version = self.sums._version
-        self.slots: list[_Slot] = []
-        offset = 0
-        for order, name, parameter in parameters:
-            view = self.sums[offset : offset + parameter.numel()].view(parameter.shape)
-            self.slots.append(_Slot(name, parameter, order, offset, view))
-            offset += parameter.numel()
-        self.received: Tensor | None = None
-        self.total: Tensor | None = None
-
-    def padded(self, world: int) -> int:
-        return -(-self.count // world) * world
-
-    def buffers(self) -> tuple[Tensor, Tensor]:
-        """Where parts arrive, and where the total will stand; made again after ``forget``."""
-        if self.received is None or self.total is None:
-            self.received = torch.empty_like(self.sums)
-            self.total = torch.empty(self.sums.numel(), dtype=torch.float32, device=self.sums.device)
-        return self.received, self.total
-
-    def forget(self) -> None:
-        self.received = self.total = None
 
 
 class GradientSum:
@@ -96,16 +43,29 @@ class GradientSum:
             raise LoopError("the model has no parameter that requires a gradient")
         self._exact = reduction is Reduction.EXACT
         self._microbatches = microbatches
-        self._fused = fused_fold() if self._exact else None
+        self._kernel = fused_kernel() if self._exact else None
         self.names = tuple(parameters)
         dtype = torch.float64 if self._exact else torch.float32
-        self._buckets = _fill(parameters, dtype, bucket_bytes, max_world)
+        self._buckets = fill(parameters, dtype, bucket_bytes, max_world)
         # Backward reaches the last parameters first, so the walk follows it.
         self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self.exponents = (grid.first_exponent(microbatches),) * len(self.names)
-        device = self._buckets[0].sums.device
-        self._extremes = torch.zeros(len(self.names), dtype=torch.float64, device=device)
-        self._latest = torch.zeros(len(self.names), dtype=torch.float64, device=device)
+        self._device = self._buckets[0].sums.device
+        self._extremes = torch.zeros(len(self.names), dtype=torch.float64, device=self._device)
+        # Largest magnitudes of the microbatch under way: (order, value), several of one parameter are added.
+        self._peaks: list[tuple[int, float]] = []
+        self._ranges: list[tuple[int, Tensor]] = []
+        self._folding = False
+        # Whether a backward makes every gradient at most once; None before the first.
+        self._regular: bool | None = None
+        self._early: Communicator | None = None
+        self._launched = 0
+        self._broken: CommunicatorError | None = None
+        self._chaos: Chaos | None = None
+        self._hooks = [
+            slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: self._made(slot))
+            for slot in self._slots
+        ]
 
     @property
     def buckets(self) -> int:
@@ -116,10 +76,10 @@ class GradientSum:
         """Bytes beyond what plain training holds (parameter, gradient, optimizer state), per parameter."""
         count = sum(bucket.count for bucket in self._buckets)
         received = sum(bucket.sums.nbytes for bucket in self._buckets)
-        totals = sum(4 * bucket.sums.numel() for bucket in self._buckets)
+        means = sum(4 * bucket.sums.numel() for bucket in self._buckets)
         # In float the accumulator is the gradient that plain training holds too.
         sums = received if self._exact else 0
-        return (sums + received + totals) / count
+        return (sums + received + means) / count
 
     def reset(self) -> None:
         """Begin a step: accumulators are empty, and so is every ``.grad``."""
@@ -127,6 +87,8 @@ class GradientSum:
             slot.fresh = True
             slot.parameter.grad = None
         self._extremes.zero_()
+        if self._early is not None:
+            self.forget()
 
     def refuse_gradients(self) -> None:
         """Nothing but a microbatch may leave a gradient.
@@ -144,8 +106,34 @@ class GradientSum:
                         "of loss.backward(), once per microbatch, and leave .grad alone until the step is whole"
                     )
 
+    # --- folding
+
+    @contextmanager
+    def backward(self, last: Communicator | None = None, chaos: Chaos | None = None) -> Iterator[None]:
+        """While it lasts every gradient is folded as soon as it is made, while it is warm.
+
+        Args:
+            last: given in the last backward that this rank owes: exchange buckets over it as they become whole.
+        """
+        if self._early is not None:
+            self.forget()
+        # What a backward does is known once one was seen.
+        if last is not None and last.size > 1 and self._regular:
+            self._early, self._chaos = last, chaos
+        for bucket in self._buckets:
+            bucket.waiting = len(bucket.slots)
+        self._folding = True
+        try:
+            yield
+        finally:
+            self._folding = False
+            if self._regular is None:
+                self._regular = True
+            for slot in self._slots:
+                slot.taken = False
+
     def fold(self) -> Tensor:
-        """Take the gradients of one microbatch out of ``.grad``.
+        """Take what is left in ``.grad`` and close the microbatch.
 
         Returns:
             Largest |gradient| of the microbatch, float64, shape [], +inf if one is not finite, on the device; in float
@@ -154,62 +142,76 @@ class GradientSum:
         Raises:
             LoopError: a sparse gradient.
         """
-        peak = self._fold_exact() if self._exact else self._fold_float()
+        for slot in self._slots:
+            gradient = slot.parameter.grad
+            if gradient is not None and gradient is not slot.sum:
+                self._take(slot)
         for bucket in self._buckets:
             bucket.version = bucket.sums._version
-        return peak
+        latest = torch.zeros(len(self.names), dtype=torch.float64, device=self._device)
+        if self._peaks:
+            orders, peaks = zip(*self._peaks, strict=True)
+            latest.index_add_(0, torch.tensor(orders), torch.tensor(peaks, dtype=torch.float64))
+        if self._ranges:
+            places, ranges = zip(*self._ranges, strict=True)
+            peak = torch.stack(ranges).abs_().amax(dim=1).to(torch.float64)
+            latest.index_add_(0, torch.tensor(places, device=self._device), peak)
+        self._peaks, self._ranges = [], []
+        latest.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        torch.maximum(self._extremes, latest, out=self._extremes)
+        return latest.amax()
+
+    def _made(self, slot: Slot) -> None:
+        """Autograd has just set or added to this parameter's ``.grad``."""
+        if not self._folding:
+            return
+        self._take(slot)
+        if slot.taken:
+            # Autograd comes to it several times in one backward, so no bucket is known to be whole before the end.
+            self._regular = False
+            if self._launched > slot.bucket:
+                self._broken = CommunicatorError(f"{slot.name} got another gradient after its bucket was sent")
+            return
+        slot.taken = True
+        self._buckets[slot.bucket].waiting -= 1
+        self._launch_whole()
 
     @torch.no_grad()
-    def _fold_float(self) -> Tensor:
-        """Leave the first gradient in place as the accumulator: autograd itself adds the others to it."""
-        for slot in self._slots:
-            gradient = slot.parameter.grad
-            if gradient is None or gradient is slot.sum:
-                continue
-            _refuse_sparse(slot.name, gradient)
-            if slot.fresh:
-                slot.sum.copy_(gradient)
-                slot.fresh = False
-            else:
-                slot.sum.add_(gradient)
-            slot.parameter.grad = slot.sum if gradient.dtype is slot.sum.dtype else None
-        return self._latest.amax()
-
-    @torch.no_grad()
-    def _fold_exact(self) -> Tensor:
-        """Round every gradient to its grid and add it to the accumulator."""
-        latest: list[Tensor] = []
-        places: list[int] = []
-        self._latest.zero_()
-        for slot in self._slots:
-            gradient = slot.parameter.grad
-            if gradient is None:
-                continue
-            _refuse_sparse(slot.name, gradient)
+    def _take(self, slot: Slot) -> None:
+        gradient = slot.parameter.grad
+        assert gradient is not None
+        if gradient.layout is not torch.strided:
+            raise LoopError(f"{slot.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
+        if self._exact:
             slot.parameter.grad = None
-            if not gradient.numel():
-                continue
-            if gradient.dtype is not torch.float32:
-                gradient = gradient.to(torch.float32)
-            scale = 2.0 ** -self.exponents[slot.order]
-            if self._fused is not None and takes(gradient):
-                self._latest[slot.order] = self._fused(gradient, slot.sum, scale, slot.fresh)
-                slot.fresh = False
-                continue
-            low, high = torch.aminmax(gradient)
-            latest += (low, high)
-            places.append(slot.order)
+            if gradient.numel():
+                self._round(slot, gradient)
+            return
+        # Leave the first gradient in place as the accumulator: autograd itself adds the others to it.
+        if gradient is slot.sum:
+            return
+        if slot.fresh:
+            slot.sum.copy_(gradient)
+            slot.fresh = False
+        else:
+            slot.sum.add_(gradient)
+        slot.parameter.grad = slot.sum if gradient.dtype is slot.sum.dtype else None
+
+    def _round(self, slot: Slot, gradient: Tensor) -> None:
+        """Round to the grid, add to the accumulator, note the largest magnitude."""
+        if gradient.dtype is not torch.float32:
+            gradient = gradient.to(torch.float32)
+        scale = 2.0 ** -self.exponents[slot.order]
+        if self._kernel is not None and takes(gradient):
+            self._peaks.append((slot.order, self._kernel.fold(gradient, slot.sum, scale, slot.fresh)))
+        else:
+            self._ranges.append((slot.order, torch.stack(torch.aminmax(gradient))))
             gradient.mul_(scale).round_()
             if slot.fresh:
                 slot.sum.copy_(gradient)
-                slot.fresh = False
             else:
                 slot.sum.add_(gradient)
-        if latest:
-            self._latest[places] = torch.stack(latest).view(-1, 2).abs_().amax(dim=1).to(torch.float64)
-        self._latest.nan_to_num_(nan=torch.inf, posinf=torch.inf)
-        torch.maximum(self._extremes, self._latest, out=self._extremes)
-        return self._latest.amax()
+        slot.fresh = False
 
     def finite(self) -> bool:
         """Whether the sum of this rank is finite; in exact every microbatch was looked at already."""
@@ -223,50 +225,40 @@ class GradientSum:
         """By parameter, in the order of ``names``: did any folded microbatch give it a gradient."""
         return [not slot.fresh for slot in sorted(self._slots, key=lambda slot: slot.order)]
 
-    @torch.no_grad()
-    def reduce(self, communicator: Communicator, chaos: Chaos) -> None:
-        """Sum over all peers: exchange parts, add them in the order of ranks, gather the totals as float32.
+    # --- reducing
 
-        Raises:
-            CommunicatorError: a collective failed; call ``forget``, then reduce again in another generation.
-        """
-        for slot in self._slots:
-            if slot.fresh:
-                slot.sum.zero_()
-        world = communicator.size
-        if world == 1:
-            for bucket in self._buckets:
-                _, total = bucket.buffers()
-                total.copy_(bucket.sums)
-            self._strike(0, chaos)
+    def _launch_whole(self) -> None:
+        """Exchange, in the one order of buckets, those that the last backward has made whole."""
+        communicator = self._early
+        while (
+            communicator is not None
+            and self._regular
+            and self._broken is None
+            and self._launched < len(self._buckets)
+            and not self._buckets[self._launched].waiting
+        ):
+            try:
+                self._launch_next(communicator, self._chaos)
+            except CommunicatorError as error:
+                # The user's backward is no place to fail in: ``exchange`` tells.
+                self._broken = error
+
+    def _launch_next(self, communicator: Communicator, chaos: Chaos | None) -> None:
+        place = self._launched
+        bucket = self._buckets[place]
+        self._launched += 1
+        if chaos is None:
+            bucket.launch(communicator)
             return
-        exchanges = []
-        for place, bucket in enumerate(self._buckets):
-            received, _ = bucket.buffers()
-            length = bucket.padded(world)
-            rehearsed = chaos.planned(FaultPoint.IN_TRANSFER)
-            if rehearsed:
-                communicator.throttle()
-                received.fill_(torch.nan)
-            exchanges.append(communicator.all_to_all(received[:length], bucket.sums[:length]))
-            if rehearsed and (evidence := await_partial_transfer(received[:length], world, communicator.rank)):
-                chaos.at(FaultPoint.IN_TRANSFER, f"bucket {place}: {evidence}")
-            self._strike(place, chaos)
-        gathers = []
-        for bucket, exchange in zip(self._buckets, exchanges, strict=True):
-            exchange.wait()
-            received, total = bucket.buffers()
-            length = bucket.padded(world)
-            parts = received[:length].view(world, -1)
-            mine = parts[0]
-            for part in parts[1:]:
-                mine += part
-            shard = mine.to(torch.float32)
-            gathers.append((communicator.all_gather(total[:length], shard), shard))
-        for gather, _ in gathers:
-            gather.wait()
+        watch = None
+        if chaos.planned(FaultPoint.IN_TRANSFER) and communicator.size > 1:
+            communicator.throttle()
 
-    def _strike(self, place: int, chaos: Chaos) -> None:
+            def watch(received: Tensor) -> None:
+                if evidence := await_partial_transfer(received, communicator.size, communicator.rank):
+                    chaos.at(FaultPoint.IN_TRANSFER, f"bucket {place}: {evidence}")
+
+        bucket.launch(communicator, watch)
         if place == 0:
             chaos.at(FaultPoint.FIRST_BUCKET)
         if place == len(self._buckets) // 2:
@@ -274,29 +266,54 @@ class GradientSum:
         if place == len(self._buckets) - 1:
             chaos.at(FaultPoint.LAST_BUCKET)
 
+    @torch.no_grad()
+    def exchange(self, communicator: Communicator, chaos: Chaos | None = None) -> None:
+        """Begin the exchange of all buckets that no backward has begun in this group.
+
+        Raises:
+            CommunicatorError: a collective failed; call ``forget``, then exchange again in another generation.
+        """
+        if self._early is not communicator:
+            if self._early is not None:
+                self.forget()
+            self._early = communicator
+        if self._broken is not None:
+            raise self._broken
+        while self._launched < len(self._buckets):
+            self._launch_next(communicator, chaos)
+
+    @torch.no_grad()
+    def gather(self, communicator: Communicator, weight: float) -> None:
+        """Sum over all peers, divide by the step's whole weight, gather the means as float32.
+
+        Raises:
+            CommunicatorError: as in ``exchange``.
+        """
+        # Of a step without weight nothing is used.
+        weight = weight or 1.0
+        scales = {order: 2.0**exponent for order, exponent in enumerate(self.exponents)} if self._exact else {}
+        gathers = [bucket.gather(communicator, scales, weight, self._kernel) for bucket in self._buckets]
+        for pending in gathers:
+            if pending is not None:
+                pending.wait()
+        self._early, self._launched = None, 0
+
     def forget(self) -> None:
         """Drop output buffers that a failed reduction may still write into."""
+        self._early, self._launched, self._broken = None, 0, None
         for bucket in self._buckets:
             bucket.forget()
 
     @torch.no_grad()
-    def publish(self, total_weight: float, touched: list[bool]) -> None:
+    def publish(self, touched: list[bool]) -> None:
         """Set every ``.grad`` to the committed weighted mean; None where no microbatch of the step touched it."""
         for bucket in self._buckets:
-            assert bucket.total is not None
             for slot in bucket.slots:
                 parameter = slot.parameter
                 if not touched[slot.order]:
                     parameter.grad = None
                     continue
-                mean = bucket.total[slot.offset : slot.offset + parameter.numel()].view(parameter.shape)
-                scale = 2.0 ** self.exponents[slot.order] if self._exact else 1.0
-                if total_weight / scale <= _FLOAT32_MAX:
-                    mean /= total_weight / scale
-                else:
-                    # So tiny are the gradients that the divisor alone would be infinite.
-                    mean /= total_weight
-                    mean *= scale
+                mean = bucket.mean[slot.offset : slot.offset + parameter.numel()].view(parameter.shape)
                 parameter.grad = mean if parameter.dtype is torch.float32 else mean.to(parameter.dtype)
 
     def advance(self, maxima: list[float], *, committed: bool) -> None:
@@ -311,23 +328,3 @@ class GradientSum:
             return []
         rows = zip(self.names, maxima, self.exponents, strict=True)
         return [name for name, maximum, held in rows if not grid.fits(maximum, held, self._microbatches)]
-
-
-def _refuse_sparse(name: str, gradient: Tensor) -> None:
-    if gradient.layout is not torch.strided:
-        raise LoopError(f"{name} has a sparse gradient: everstep sums dense ones, use sparse=False")
-
-
-def _fill(parameters: Mapping[str, Tensor], dtype: torch.dtype, bucket_bytes: int, max_world: int) -> list[_Bucket]:
-    """Parameters in the order in which a backward is likely to finish them, cut into buckets of about one size."""
-    limit = max(1, bucket_bytes // dtype.itemsize)
-    ordered = [(order, name, parameter) for order, (name, parameter) in enumerate(parameters.items())]
-    groups: list[list[tuple[int, str, Tensor]]] = [[]]
-    filled = 0
-    for entry in reversed(ordered):
-        if groups[-1] and filled + entry[2].numel() > limit:
-            groups.append([])
-            filled = 0
-        groups[-1].append(entry)
-        filled += entry[2].numel()
-    return [_Bucket(group, dtype, max_world) for group in groups]

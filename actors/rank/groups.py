@@ -70,12 +70,12 @@ class Groups:
             future = self._futures.get(generation)
             if future is not None and not future.done():
                 future.set_exception(CommunicatorError(f"generation {generation} was abandoned while it was built"))
-        if (communicator := self._built(generation)) is not None:
+        if (communicator := self.ready(generation)) is not None:
             communicator.interrupt()
 
     def accused(self, generation: Generation, error: CommunicatorError) -> int | None:
         """Place in the world of the peer that the error points at."""
-        communicator = self._built(generation)
+        communicator = self.ready(generation)
         return None if communicator is None else communicator.accused(error)
 
     def retire(self, before: Generation) -> None:
@@ -90,7 +90,8 @@ class Groups:
         with self._lock:
             _LEFT.extend(self._futures.values())
 
-    def _built(self, generation: Generation) -> Communicator | None:
+    def ready(self, generation: Generation) -> Communicator | None:
+        """The group of a generation if it is built by now."""
         with self._lock:
             future = self._futures.get(generation)
         if future is None or not future.done() or future.exception() is not None:

@@ -1,4 +1,4 @@
-"""The fused fold for gradients in host memory: ``fold.c``, compiled once per machine if there is a compiler.
+"""Fused passes over gradients in host memory: ``fold.c``, compiled once per machine if there is a compiler.
 
 Without one the tensor operations do the same to the bit in more passes over memory.
 """
@@ -12,36 +12,52 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-# (gradient, sum, scale, first) -> largest |gradient|
-Fold = Callable[[Tensor, Tensor, float, bool], float]
-
 _SOURCE = Path(__file__).with_name("fold.c")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _COMPILE_TIMEOUT_S = 60.0
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """The compiled passes; tensors must be contiguous and in host memory."""
+
+    _library: ctypes.CDLL
+
+    def fold(self, gradient: Tensor, total: Tensor, scale: float, first: bool) -> float:
+        """Add ``round(gradient * scale)``, float32, to ``total``, float64, or set it if it is the first.
+
+        Returns:
+            Largest |gradient|; not finite if one is not.
+        """
+        bits = self._library.everstep_fold(gradient.data_ptr(), total.data_ptr(), gradient.numel(), scale, first)
+        return float(struct.unpack("f", struct.pack("I", bits))[0])
+
+    def mean(self, parts: Tensor, begin: int, end: int, grid: float, weight: float, mean: Tensor) -> None:
+        """Set ``mean[begin:end]``, float32, to ``sum(parts) * grid / weight``; the rows of ``parts`` are float64."""
+        source = parts.data_ptr() + begin * parts.element_size()
+        target = mean.data_ptr() + begin * mean.element_size()
+        self._library.everstep_mean(source, parts.stride(0), parts.shape[0], end - begin, grid, weight, target)
+
+
 @cache
-def fused_fold() -> Fold | None:
-    """The fused fold, or None if this machine has no C compiler."""
+def fused_kernel() -> Kernel | None:
+    """The compiled passes, or None if this machine has no C compiler."""
     library = _library()
     if library is None:
         return None
-    function = library.everstep_fold
-    function.restype = ctypes.c_uint32
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int32]
-
-    def fold(gradient: Tensor, total: Tensor, scale: float, first: bool) -> float:
-        bits = function(gradient.data_ptr(), total.data_ptr(), gradient.numel(), scale, first)
-        return float(struct.unpack("f", struct.pack("I", bits))[0])
-
-    return fold
+    pointer, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    library.everstep_fold.restype = ctypes.c_uint32
+    library.everstep_fold.argtypes = [pointer, pointer, count, ctypes.c_float, ctypes.c_int32]
+    library.everstep_mean.restype = None
+    library.everstep_mean.argtypes = [pointer, count, ctypes.c_int32, count, real, real, pointer]
+    return Kernel(library)
 
 
 def takes(gradient: Tensor) -> bool:

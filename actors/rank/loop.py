@@ -38,7 +38,8 @@ class Step:
         self._chaos = chaos
         self._seed = seed
         self._index: int | None = None
-        self._folded = False
+        # What became of the microbatch under way.
+        self._begun = self._folded = False
         self._started = 0.0
         self._census: Census | None = None
 
@@ -92,19 +93,21 @@ class Step:
         """
         if self._index is None:
             raise LoopError("step.backward was called outside of a microbatch: call it inside `for batch in step`")
-        if self._folded:
+        if self._begun:
             raise LoopError(f"step.backward was called twice for microbatch {self._index} of step {self.number}")
         if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
             raise LoopError(f"weight={weight!r} must be a finite number that is not negative")
         if loss.numel() != 1:
             raise LoopError(f"the loss has shape {tuple(loss.shape)}: step.backward needs a scalar")
         self._gradients.refuse_gradients()
+        self._begun = True
         if weight:
             if not loss.requires_grad:
                 raise LoopError("the loss has no graph: was it computed under no_grad, or detached?")
             # Scaling the seed of the backward weighs every gradient without another pass over them.
             seed = as_tensor(weight, dtype=loss.dtype)
-            loss.backward(None if weight == 1 else seed.to(loss.device).view_as(loss))
+            with self._engine.backward(self._index):
+                loss.backward(None if weight == 1 else seed.to(loss.device).view_as(loss))
             # The gradient was weighed with what the loss's precision made of the weight.
             weight = seed.item()
         self._engine.fold(self._index, float(weight), loss, self._started)
@@ -113,11 +116,17 @@ class Step:
     def _compute(self, index: int) -> Iterator[Any]:
         upcoming = self._engine.upcoming(index)
         batch = self._loader.load(self.number, index, upcoming)
-        self._index, self._folded, self._started = index, False, time.monotonic()
+        self._index, self._started = index, time.monotonic()
+        self._begun = self._folded = False
         seed_everything(mix(self._seed, self.number, index))
         self._chaos.at(FaultPoint.BEFORE_FORWARD)
         yield batch
         self._gradients.refuse_gradients()
+        if self._begun and not self._folded:
+            raise LoopError(
+                f"the backward of microbatch {index} of step {self.number} failed and its exception was caught: "
+                "a part of its gradient is summed, so let the exception out"
+            )
         if not self._folded:
             raise LoopError(
                 f"microbatch {index} of step {self.number} ended without step.backward(loss): every microbatch "

@@ -66,16 +66,23 @@ def compute(model: nn.Module, gradients: GradientSum, indices: Sequence[int], we
     return contributions
 
 
+def average(gradients: GradientSum, communicator: ThreadCommunicator, weight: float) -> None:
+    """Exchange and gather, without a census."""
+    gradients.exchange(communicator)
+    gradients.gather(communicator, weight)
+
+
 def finish(gradients: GradientSum, contributions: dict, communicator: ThreadCommunicator) -> None:
     """Reduce, take the census and publish."""
     summed = census.fill(contributions, B, gradients.touched())
     maxima = gradients.maxima().clone()
+    gradients.exchange(communicator)
     communicator.all_reduce(summed, ReduceOp.SUM).wait()
     communicator.all_reduce(maxima, ReduceOp.MAX).wait()
-    gradients.reduce(communicator, CALM)
     taken = census.read(summed, maxima, B)
+    gradients.gather(communicator, taken.weight)
     assert not gradients.misfits(taken.maxima)
-    gradients.publish(taken.weight, taken.touched)
+    gradients.publish(taken.touched)
     gradients.advance(taken.maxima, committed=True)
 
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from .exchange import ThreadCommunicator, together
 from .small_model import (
-    CALM,
     EVEN,
     UNEVEN,
     B,
     Model,
     assert_same_bits,
+    average,
     build,
     compute,
     finish,
@@ -83,14 +83,14 @@ def test_the_exact_sum_is_the_sum_of_whole_numbers(alone: dict[str, Tensor | Non
         exponents = {
             name: exponents[name] if maximum == 0 else grid.exponent(maximum, B) for name, maximum in maxima.items()
         }
-    weight = torch.tensor(math.fsum(UNEVEN))
+    weight = math.fsum(UNEVEN)
     for name, parameter in model.named_parameters():
         expected = alone[name]
         if expected is None:
             assert not any(sums[name])
             continue
-        total = torch.tensor([float(whole) for whole in sums[name]], dtype=torch.float64).to(torch.float32)
-        mean = torch.ldexp(total / weight, torch.tensor(used[name])).view(parameter.shape)
+        total = torch.tensor([float(whole) for whole in sums[name]], dtype=torch.float64)
+        mean = (total * 2.0 ** used[name] / weight).to(torch.float32).view(parameter.shape)
         assert torch.equal(mean, expected), name
 
 
@@ -160,8 +160,8 @@ def test_tied_parameters_count_once() -> None:
     gradients.reset()
     model(data).sum().backward()
     gradients.fold()
-    together(1, lambda communicator: gradients.reduce(communicator, CALM))
-    gradients.publish(1.0, gradients.touched())
+    together(1, lambda communicator: average(gradients, communicator, 1.0))
+    gradients.publish(gradients.touched())
     torch.testing.assert_close(layer.weight.grad, expected)
 
 
@@ -172,8 +172,8 @@ def test_parameters_whose_gradients_are_one_tensor_do_not_scale_each_other() -> 
     factor = torch.tensor([1.0, 2.0, 3.0, 4.0])
     ((first + second) * factor).sum().backward()
     gradients.fold()
-    together(1, lambda communicator: gradients.reduce(communicator, CALM))
-    gradients.publish(1.0, [True, True])
+    together(1, lambda communicator: average(gradients, communicator, 1.0))
+    gradients.publish([True, True])
     assert torch.equal(first.grad, factor)  # type: ignore[arg-type]
     assert torch.equal(second.grad, factor)  # type: ignore[arg-type]
 
@@ -190,8 +190,8 @@ def test_parameters_of_other_precisions(dtype: torch.dtype, reduction: Reduction
         for index in range(communicator.rank, B, communicator.size):
             (parameter * (1 + index * 2.0**-6)).sum().backward()
             gradients.fold()
-        gradients.reduce(communicator, CALM)
-        gradients.publish(float(B), [True])
+        average(gradients, communicator, float(B))
+        gradients.publish([True])
         return parameter.grad
 
     for gradient in together(2, work):
@@ -207,8 +207,8 @@ def test_an_empty_parameter_is_no_trouble() -> None:
     gradients.reset()
     (empty.sum() + full.sum()).backward()
     assert float(gradients.fold()) == 1.0
-    together(1, lambda communicator: gradients.reduce(communicator, CALM))
-    gradients.publish(1.0, gradients.touched())
+    together(1, lambda communicator: average(gradients, communicator, 1.0))
+    gradients.publish(gradients.touched())
     assert torch.equal(full.grad, torch.ones(2))  # type: ignore[arg-type]
 
 
@@ -244,8 +244,8 @@ def test_what_lies_under_the_grid_is_rounded_before_any_sum() -> None:
         for index in order:
             (parameter * values[index]).sum().backward()
             gradients.fold()
-        together(1, lambda communicator: gradients.reduce(communicator, CALM))
-        gradients.publish(3.0, [True])
+        together(1, lambda communicator: average(gradients, communicator, 3.0))
+        gradients.publish([True])
         return parameter.grad
 
     for order in ([0, 1, 2], [0, 2, 1], [1, 2, 0]):
@@ -272,8 +272,8 @@ def test_tiny_gradients_are_not_lost() -> None:
         gradients.reset()
         (parameter * tiny).sum().backward(torch.tensor(2.0**20))
         peak = gradients.fold()
-        together(1, lambda communicator: gradients.reduce(communicator, CALM))
-        gradients.publish(2.0**20, [True])
+        together(1, lambda communicator: average(gradients, communicator, 2.0**20))
+        gradients.publish([True])
         gradients.advance([float(peak)], committed=True)
     assert torch.equal(parameter.grad, tiny)  # type: ignore[arg-type]
 
@@ -308,8 +308,8 @@ def test_a_step_that_does_not_fit_is_done_again_on_a_grid_that_fits() -> None:
     assert gradients.exponents[1] == before[1]
     assert attempt() == maxima, "the gradients are the same, only the grid is not"
     assert gradients.misfits(maxima) == []
-    together(1, lambda communicator: gradients.reduce(communicator, CALM))
-    gradients.publish(1.0, [True, True])
+    together(1, lambda communicator: average(gradients, communicator, 1.0))
+    gradients.publish([True, True])
     assert torch.equal(parameter.grad[[0, 2]], huge[[0, 2]])  # type: ignore[index]
 
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from .exchange import FailingCommunicator, ThreadCommunicator, together
 from .small_model import (
-    CALM,
     EVEN,
     UNEVEN,
     B,
     assert_same_bits,
+    average,
     build,
     compute,
     finish,
@@ -51,7 +51,7 @@ def test_a_reduction_that_dies_leaves_the_accumulators_intact(
             dying = FailingCommunicator(communicator.size + 1, communicator.rank, fails, at_launch)
             if step == 1:
                 with pytest.raises(CommunicatorError):
-                    gradients.reduce(dying, CALM)
+                    average(gradients, dying, 1.0)
                 gradients.forget()
                 after = accumulators(gradients)
                 assert all(torch.equal(before[name], after[name]) for name in before)
@@ -73,7 +73,7 @@ def test_work_goes_on_after_a_reduction_that_died(alone: dict[str, Tensor | None
         contributions = compute(model, gradients, [0, 1, 2, 3], UNEVEN)
         if step == 1:
             with pytest.raises(CommunicatorError):
-                gradients.reduce(FailingCommunicator(2, 0, fails=1), CALM)
+                average(gradients, FailingCommunicator(2, 0, fails=1), 1.0)
             gradients.forget()
         contributions |= compute(model, gradients, [4, 5, 6, 7], UNEVEN)
         together(1, lambda communicator, held=contributions: finish(gradients, held, communicator))  # type: ignore[misc]
@@ -85,11 +85,12 @@ def test_forgotten_buffers_are_never_used_again() -> None:
     gradients = gradient_sum(model)
     gradients.reset()
     compute(model, gradients, [0], EVEN)
-    first = [bucket.buffers() for bucket in gradients._buckets]
-    assert [bucket.buffers() for bucket in gradients._buckets] == first, "without a failure they are used again"
-    gradients.forget()
+    first = [(bucket.received, bucket.mean) for bucket in gradients._buckets]
+    again = [(bucket.received, bucket.mean) for bucket in gradients._buckets]
     used = {tensor.data_ptr() for pair in first for tensor in pair}
-    assert not used & {tensor.data_ptr() for bucket in gradients._buckets for tensor in bucket.buffers()}
+    assert used == {tensor.data_ptr() for pair in again for tensor in pair}, "without a failure they are used again"
+    gradients.forget()
+    assert not used & {tensor.data_ptr() for bucket in gradients._buckets for tensor in (bucket.received, bucket.mean)}
 
 
 # --- misuse
