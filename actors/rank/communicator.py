@@ -19,6 +19,9 @@ from .rendezvous import StoreClients
 from .sockets import SocketWatch
 
 
+_LEARN_PATIENCE_S = 5.0
+
+
 class Pending(Protocol):
     """A collective under way. Its buffers must be left alone until ``wait`` returns."""
 
@@ -48,6 +51,14 @@ class Communicator(Protocol):
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Pending:
         """In place."""
+        ...
+
+    def learn(self) -> None:
+        """What makes ``interrupt`` quicker but may come after the first collectives; blocking, called once.
+
+        Raises:
+            CommunicatorError: the group broke before.
+        """
         ...
 
     def interrupt(self) -> None:
@@ -87,6 +98,9 @@ class ProcessGroupCommunicator:
         options.reduceOp = op  # type: ignore[assignment]
         return self._launch("all-reduce", lambda group: group.allreduce([tensor], options))
 
+    def learn(self) -> None:
+        pass
+
     def accused(self, error: CommunicatorError) -> int | None:
         return None
 
@@ -121,6 +135,14 @@ class GlooCommunicator(ProcessGroupCommunicator):
         self._watch = watch
         self._changed = threading.Condition()
         self._interrupted = False
+        self._learned = threading.Event()
+
+    def learn(self) -> None:
+        self._watch.learn()
+        self._learned.set()
+        if self._interrupted:
+            # It came while the sockets were not yet known.
+            self._watch.shut_down()
 
     def interrupt(self) -> None:
         with self._changed:
@@ -138,6 +160,7 @@ class GlooCommunicator(ProcessGroupCommunicator):
         return named.pop() if len(named) == 1 else None
 
     def throttle(self) -> None:
+        self._learned.wait(_LEARN_PATIENCE_S)
         self._watch.narrow()
 
     def await_work(self, work: dist.Work) -> bool:
@@ -232,7 +255,7 @@ def build(
         options._timeout = timedelta(seconds=build_timeout)
         gloo = dist.ProcessGroupGloo(store, rank, size, options)
         communicator = GlooCommunicator(gloo, generation, rank, size, watch)
-        watch.learn(communicator)
+        watch.ask(communicator)
         gloo._set_default_timeout(timedelta(seconds=collective_timeout))
         return communicator
     except RuntimeError as error:

@@ -1,5 +1,6 @@
 """Groups of this rank by generation: built in the background, interrupted from any thread, freed off the path."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -119,8 +120,11 @@ class Groups:
                 future.set_result(communicator)
         if abandoned:
             communicator.close()
-        else:
-            self._on_built(generation, time.monotonic() - started)
+            return
+        self._on_built(generation, time.monotonic() - started)
+        # If the group broke meanwhile, whoever uses it finds out.
+        with contextlib.suppress(CommunicatorError):
+            communicator.learn()
 
 
 def _close(futures: list[Future[Communicator]]) -> None:

@@ -2,8 +2,7 @@
 
 Gloo cannot abort a collective whose peer is stuck, but a shut-down socket fails it within milliseconds. The group
 does not tell its sockets, so candidates are what appeared while it was built; of those, a socket is the group's only
-if some peer holds the other end: both ends are exchanged in the group's first collective, which is also the barrier
-that every new group needs.
+if some peer holds the other end: both ends are exchanged in the group's first collective.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from .communicator import ProcessGroupCommunicator
+    from .communicator import Pending, ProcessGroupCommunicator
 
 # Room for sockets that others in this process open while the group is built.
 _SPARE_SLOTS = 64
@@ -25,11 +24,16 @@ _NARROW_BYTES = 4096
 
 
 class SocketWatch:
-    """Made before a group is built, it learns the group's sockets afterwards."""
+    """Made before a group is built, it learns the group's sockets afterwards: ``ask`` first, then ``learn``."""
 
     def __init__(self) -> None:
         # By inode: the number of one that is closed meanwhile may be given to one of the group's.
         self._before = set(_socket_descriptors().values())
+        # Inode, local and remote end by descriptor.
+        self._candidates: dict[int, tuple[int, str, str]] = {}
+        self._theirs: torch.Tensor | None = None
+        self._answer: Pending | None = None
+        self._answers = 1
         self._owned: dict[int, int] = {}
         self.peers: dict[str, int] = {}
 
@@ -38,31 +42,44 @@ class SocketWatch:
         """Descriptors that belong to the group. ``peers`` tells which rank is at which remote end."""
         return tuple(self._owned)
 
-    def learn(self, communicator: "ProcessGroupCommunicator") -> None:
-        """Exchange end points with all peers and keep the sockets whose other end a peer holds."""
-        candidates = {}
+    def ask(self, communicator: "ProcessGroupCommunicator") -> None:
+        """Begin to exchange end points with all peers; the first collective of a new group."""
         for descriptor, inode in _socket_descriptors().items():
             if inode not in self._before and (ends := _ends(descriptor)):
-                candidates[descriptor] = (inode, *ends)
+                self._candidates[descriptor] = (inode, *ends)
         # Of a connection of this process with itself both ends are here: it is somebody else's.
-        known = {(local, remote) for _, local, remote in candidates.values()}
-        candidates = {
+        known = {(local, remote) for _, local, remote in self._candidates.values()}
+        self._candidates = {
             descriptor: (inode, local, remote)
-            for descriptor, (inode, local, remote) in candidates.items()
+            for descriptor, (inode, local, remote) in self._candidates.items()
             if (remote, local) not in known
         }
+        self._answers = communicator.size
         slots = communicator.size + _SPARE_SLOTS
         mine = torch.zeros(slots, dtype=torch.int64)
-        for slot, (_, local, remote) in enumerate(list(candidates.values())[:slots]):
+        for slot, (_, local, remote) in enumerate(list(self._candidates.values())[:slots]):
             mine[slot] = _fingerprint(local, remote)
-        theirs = torch.zeros(slots * communicator.size, dtype=torch.int64)
-        communicator.all_gather(theirs, mine).wait()
-        holders = {value: place // slots for place, value in enumerate(theirs.tolist()) if value}
-        for descriptor, (inode, local, remote) in candidates.items():
+        self._theirs = torch.zeros(slots * communicator.size, dtype=torch.int64)
+        self._answer = communicator.all_gather(self._theirs, mine)
+
+    def learn(self) -> None:
+        """Wait for the answer and keep the sockets whose other end a peer holds.
+
+        Raises:
+            CommunicatorError: the group broke before.
+        """
+        assert self._answer is not None
+        assert self._theirs is not None
+        self._answer.wait()
+        slots = len(self._theirs) // self._answers
+        holders = {value: place // slots for place, value in enumerate(self._theirs.tolist()) if value}
+        owned = {}
+        for descriptor, (inode, local, remote) in self._candidates.items():
             holder = holders.get(_fingerprint(remote, local))
             if holder is not None:
-                self._owned[descriptor] = inode
+                owned[descriptor] = inode
                 self.peers[remote] = holder
+        self._owned = owned
 
     def shut_down(self) -> None:
         """Shut the group's sockets down; one that was closed and whose number was used again is left alone."""

@@ -76,6 +76,9 @@ class ThreadCommunicator:
 
         return self._launch(mine, finish)
 
+    def learn(self) -> None:
+        pass
+
     def interrupt(self) -> None:
         raise AssertionError("nobody interrupts a thread")
 
@@ -116,6 +119,9 @@ class FailingCommunicator:
 
     def all_reduce(self, tensor: Tensor, op: Any) -> ThreadPending:
         return self._half(tensor)
+
+    def learn(self) -> None:
+        pass
 
     def interrupt(self) -> None:
         pass

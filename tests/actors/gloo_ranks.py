@@ -58,6 +58,7 @@ class Peer:
             clients=self.clients,
         )
         assert isinstance(built, GlooCommunicator)
+        built.learn()
         return built
 
     def say(self, **facts: Any) -> None:

@@ -35,6 +35,11 @@ class FakeCommunicator:
     number: int
     interrupted: int = 0
     closed: int = 0
+    learned: int = 0
+
+    def learn(self) -> None:
+        self.learned += 1
+        raise CommunicatorError("the group broke before it was known")
 
     def interrupt(self) -> None:
         self.interrupted += 1
@@ -85,6 +90,14 @@ def bench() -> Iterator[Bench]:
     yield bench
     for event in bench.held.values():
         event.set()
+
+
+def test_a_group_is_used_before_it_is_known_and_even_if_it_broke_before(bench: Bench) -> None:
+    bench.groups.open(opening(1))
+    communicator = bench.get(1)
+    assert eventually(lambda: communicator.learned == 1)
+    assert bench.get(1) is communicator
+    assert bench.failed == []
 
 
 def test_a_group_is_built_while_training_goes_on(bench: Bench) -> None:

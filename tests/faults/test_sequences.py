@@ -38,7 +38,7 @@ def test_a_second_and_a_third_loss_within_one_step(undisturbed: Outcome, tmp_pat
     faults = [
         Fault(3, 1, point=FaultPoint.IN_BACKWARD),
         Fault(3, 2, point=FaultPoint.IN_EXTENSION),
-        Fault(3, 3, point=FaultPoint.LAST_BUCKET),
+        Fault(3, 3, point=FaultPoint.BEFORE_VOTE),
     ]
     outcome = run(tmp_path, ranks=4, chaos=faults, hold=(1, 3))
     assert_as_if_undisturbed(outcome, undisturbed, faults, lost=3)
