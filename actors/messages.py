@@ -47,21 +47,52 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class StepRecord:
+    """The numbers of one committed step; every rank makes the same, but for ``seconds``, ``world`` and ``at``.
+
+    Attributes:
+        step: its number, from 0.
+        loss: weighted mean over all microbatches.
+        weight: sum of all weights.
+        seconds: from the end of the step before, or from the start of training, to its own, on this rank.
+        lr: learning rates as the optimizers used them, by name.
+        numbers: what the training function recorded, by name.
+        skipped: why the step was left out, None if it was not.
+        microbatches: that it summed.
+        world: ranks in the group when it ended.
+        at: when it ended, in seconds since the epoch.
+        flops: estimate of its model FLOPs, None if there is none.
+    """
+
+    step: int
+    loss: float
+    weight: float
+    seconds: float
+    lr: Mapping[str, float]
+    numbers: Mapping[str, float]
+    skipped: str | None
+    microbatches: int
+    world: int
+    at: float
+    flops: float | None = None
+
+
+@dataclass(frozen=True)
 class Heartbeat:
     """Sign of life from the control thread, with the progress of the training thread.
 
     Attributes:
-        loss: of the last applied step.
-        weight: of all applied steps together.
         computed: microbatches computed so far.
+        held: oldest step whose record it keeps, or will keep; it keeps all later ones too.
+        records: what the last ping asked for, in the order of steps.
     """
 
     incarnation: str
     position: Position
     stage: str
-    loss: float | None = None
-    weight: float = 0.0
     computed: int = 0
+    held: int = 0
+    records: tuple[StepRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +202,15 @@ FromRank = Hello | Ready | Heartbeat | Report | Joined | Resumed | Raised | Fini
 
 @dataclass(frozen=True)
 class Ping:
-    """Say that you live."""
+    """Say that you live.
+
+    Attributes:
+        recorded: the controller has the records of all steps before this one.
+        wanted: whether it wants the others from this rank.
+    """
+
+    recorded: int = 0
+    wanted: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class RunPlan:
         folder: where journal and result go, None for nowhere.
         trace: folder for a file of ``Trace`` lines per rank, None for none.
         runtime_env: Ray runtime environment of the ranks.
+        weight_unit: what the weights of losses count.
         token: the run's secret.
     """
 
@@ -38,6 +39,7 @@ class RunPlan:
     folder: str | None = None
     trace: str | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    weight_unit: str = "weight"
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
     def settings(self, term: int) -> Settings:
@@ -53,6 +55,7 @@ class RunPlan:
             timeouts=self.elastic.timeouts,
             ranks_per_replica=self.elastic.ranks_per_replica,
             store_prefix=f"{self.run}/{uuid.uuid4().hex[:8]}",
+            weight_unit=self.weight_unit,
         )
 
     def program(self) -> Program:
@@ -69,6 +72,7 @@ class RunPlan:
             device="cuda" if self.scaling.gpus_per_rank else "cpu",
             threads=max(1, int(self.scaling.cpus_per_rank)),
             trace=self.trace,
+            weight_unit=self.weight_unit,
         )
         return Program(self.train, template)
 

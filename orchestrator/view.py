@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..actors.messages import StepRecord
+
 
 class Phase(StrEnum):
     """Where a run is. ``reason`` in ``RunState`` says why it waits there."""
@@ -73,10 +75,14 @@ class RunState:
         world: ranks in the current group.
         members: every rank of the run that is not gone.
         loss: weighted mean loss of the last committed step that was heard of.
-        weight_per_s: weight (tokens, if losses are weighted by tokens) per second of late.
+        record: all numbers of that step.
+        weight_unit: what the weights of losses count, tokens for example.
+        weight_per_s: weight per second of late.
+        model_flops_per_s: model FLOPs per second of late, of all ranks together; None if nobody knows.
         first_cause: the first failure of the run, None while there was none.
         recoveries: finished recoveries, oldest first.
         faults_fired: planned faults that were seen to fire.
+        warnings: what went wrong beside the training, one line each.
         error: for a failed run, what ended it, in one line.
         traceback: for a failed run, the first traceback of the user's code, if there was one.
         metrics: for a finished run, its final figures.
@@ -91,10 +97,14 @@ class RunState:
     world: int = 0
     members: tuple[MemberView, ...] = ()
     loss: float | None = None
+    record: StepRecord | None = None
+    weight_unit: str = "weight"
     weight_per_s: float | None = None
+    model_flops_per_s: float | None = None
     first_cause: str | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
     faults_fired: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     error: str | None = None
     traceback: str | None = None
     metrics: Mapping[str, object] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """What the user's function is given: where it runs, and the door to the step loop."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from . import rehearsal
 from .data import Loader, Microbatches
 from .engine import Engine
 from .gradients import GradientSum
+from .history import History
 from .loop import Run, Step
 from .order import mix
+from .recorder import Recorder, estimated_flops
 from .rng import seed_everything
 from .signature import tensor_sha256, weights_sha256
 
@@ -30,8 +33,6 @@ class Progress:
     """What the heartbeat tells of the training thread; written there, read by the control thread."""
 
     stage: str = "user code before begin"
-    loss: float | None = None
-    weight: float = 0.0
 
 
 class RankContext:
@@ -51,7 +52,9 @@ class RankContext:
         self._engine: Engine | None = None
         self._gradients: GradientSum | None = None
         self._models: dict[str, nn.Module] = {}
+        self._recorder: Recorder | None = None
         self.progress = Progress()
+        self.history = History()
         self.config = config
         self.device = device
         self.replica = seat.replica
@@ -66,6 +69,7 @@ class RankContext:
         data: Microbatches,
         extra: Mapping[str, Any] | None = None,
         steps: int,
+        flops_per_weight: float | None = None,
     ) -> Run:
         """Agree with all peers on the initial state and enter the step loop; blocks until every rank is here.
 
@@ -76,15 +80,20 @@ class RankContext:
             data: the microbatches.
             extra: other objects with ``state_dict``.
             steps: optimizer steps in all, at least 1.
+            flops_per_weight: model FLOPs of one unit of weight, forward and backward, for the throughput that is
+                shown. If the unit of weights is tokens, the default is the usual estimate of six for each trained
+                parameter; see ``recorder.estimated_flops``.
 
         Raises:
-            LoopError: called twice, ``steps`` that is no positive number, nothing to train, or a model whose buffers
-                a forward changes.
+            LoopError: called twice, ``steps`` or ``flops_per_weight`` that is no positive number, nothing to train,
+                or a model whose buffers a forward changes.
         """
         if self._run is not None:
             raise LoopError("ctx.begin was called twice: one run has one step loop")
         if not isinstance(steps, int) or steps < 1:
             raise LoopError(f"steps={steps!r} must be a whole number of at least 1")
+        if flops_per_weight is not None and not 0 < flops_per_weight < math.inf:
+            raise LoopError(f"flops_per_weight={flops_per_weight!r} must be a positive number")
         if not isinstance(data, Microbatches):
             raise LoopError(f"data must be everstep.Microbatches, got {type(data).__name__}")
         elastic, process = self._elastic, self._process
@@ -130,6 +139,9 @@ class RankContext:
         self.progress.stage = "waiting for the first generation"
         process.ledger.await_open(elastic.timeouts.start)
         self.progress.stage = "training"
+        if flops_per_weight is None and process.weight_unit == "tokens":
+            flops_per_weight = estimated_flops(parameters.values())
+        self._recorder = Recorder(optimizers, flops_per_weight)
         seed_everything(mix(elastic.seed))
         self._engine, self._gradients = engine, gradients
         self._run = Run(
@@ -157,17 +169,18 @@ class RankContext:
             return {}
         return {"extra_bytes_per_parameter": self._gradients.extra_bytes_per_parameter}
 
-    def heartbeat(self) -> Heartbeat:
-        """Sign of life with progress; called on the control thread."""
+    def heartbeat(self, last: bool = False) -> Heartbeat:
+        """Sign of life with progress, and with the records that the controller wants; all of them if ``last``."""
         position: Position = self._process.ledger.transaction.position
-        progress = self.progress
-        return Heartbeat(
-            self._process.incarnation, position, progress.stage, progress.loss, progress.weight, self.computed
-        )
+        held = self.history.held
+        records = self.history.rest() if last else self.history.answer()
+        return Heartbeat(self._process.incarnation, position, self.progress.stage, self.computed, held, records)
 
     def _applied(self, step: Step) -> None:
-        self.progress.loss = step.loss
-        self.progress.weight += step.weight
+        assert self._recorder is not None
+        world = self._process.ledger.transaction.world
+        ranks = len(world.members) if world else 0
+        self.history.add(self._recorder.record(step, self._elastic.microbatches_per_step, ranks))
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
 

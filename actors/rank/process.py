@@ -56,6 +56,7 @@ class RankProcess:
         self._spec = spec
         self.incarnation = spec.incarnation
         self.max_world = spec.max_world
+        self.weight_unit = spec.weight_unit
         self._released = threading.Event()
         self.device = torch.device(spec.device)
         prepare(self.device, spec.threads, Reduction(spec.elastic.reduction))
@@ -89,6 +90,7 @@ class RankProcess:
             train(self.context)
             self._finish()
         except BaseException as error:
+            self.link.send(self.context.heartbeat(last=True))
             self.link.send(self._raised(error))
         else:
             # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
@@ -107,6 +109,7 @@ class RankProcess:
             )
         step = run.current
         assert step is not None
+        self.link.send(self.context.heartbeat(last=True))
         self.link.send(
             Finished(
                 self.incarnation,
@@ -151,8 +154,8 @@ class RankProcess:
 
     def _obey(self, message: ToRank) -> None:
         match message:
-            case Ping():
-                pass
+            case Ping(recorded, wanted):
+                self.context.history.acknowledge(recorded, wanted)
             case Prepare():
                 self.ledger.prepare(message)
             case Open():

@@ -15,6 +15,7 @@ class RankSpec:
         controller: host and port of the control connection.
         token: the run's secret.
         max_world: most ranks that will ever reduce together.
+        weight_unit: what the weights of losses count.
         trace: folder for the lines of ``Trace``, None for none.
     """
 
@@ -29,4 +30,5 @@ class RankSpec:
     node: str = ""
     device: str = "cpu"
     threads: int = 1
+    weight_unit: str = "weight"
     trace: str | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...actors.messages import FromRank, ToRank
+from ...actors.messages import FromRank, StepRecord, ToRank
 from ...policies.world import Generation, Seat
 
 # --- events
@@ -59,7 +59,14 @@ class StopRequested:
     reason: str
 
 
-Event = Started | Heard | Ended | Refused | StoreOpened | Tick | StopRequested
+@dataclass(frozen=True)
+class Warned:
+    """Something beside the training went wrong, and the run goes on; ``text`` is one line."""
+
+    text: str
+
+
+Event = Started | Heard | Ended | Refused | StoreOpened | Tick | StopRequested | Warned
 
 
 # --- actions
@@ -93,8 +100,15 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Publish:
+    """Records of steps, each step once and in order, for all who keep or show numbers."""
+
+    records: tuple[StepRecord, ...]
+
+
+@dataclass(frozen=True)
 class EndRun:
     """The run is over: release what is left and report."""
 
 
-Action = StartRank | KillRank | Send | Record | EndRun
+Action = StartRank | KillRank | Send | Record | Publish | EndRun

@@ -1,6 +1,7 @@
 """From the machine's memory to what the outside sees."""
 
 from ..view import MemberView, Phase, RunState
+from .records import rates
 from .state import State
 
 
@@ -12,6 +13,7 @@ def look(state: State, now: float) -> RunState:
     step = max((rank.position.step for rank in state.living), default=0)
     if finished is not None:
         step = max(step, finished.steps)
+    weight_per_s, flops_per_s = rates(state)
     return RunState(
         run=state.settings.run,
         phase=state.phase,
@@ -33,11 +35,15 @@ def look(state: State, now: float) -> RunState:
             )
             for rank in state.living
         ),
-        loss=finished.loss if finished else state.loss[1] if state.loss else None,
-        weight_per_s=_rate(state),
+        loss=finished.loss if finished else state.record.loss if state.record else None,
+        record=state.record,
+        weight_unit=state.settings.weight_unit,
+        weight_per_s=weight_per_s,
+        model_flops_per_s=flops_per_s,
         first_cause=state.first_cause,
         recoveries=state.recoveries,
         faults_fired=state.faults_fired,
+        warnings=state.warnings,
         error=state.error,
         traceback=state.traceback,
         metrics=_metrics(state),
@@ -59,14 +65,6 @@ def _reason(state: State) -> str:
     return "all steps are applied" if state.phase is Phase.SUCCEEDED else "training"
 
 
-def _rate(state: State) -> float | None:
-    """Weight per second over the window; samples are (time, weight committed in all so far)."""
-    if len(state.weight) < 2:
-        return None
-    (t0, w0), (t1, w1) = state.weight[0], state.weight[-1]
-    return (w1 - w0) / (t1 - t0) if t1 > t0 else None
-
-
 def _metrics(state: State) -> dict[str, object]:
     finished = [rank.finished for rank in state.ranks.values() if rank.finished]
     if state.phase is not Phase.SUCCEEDED or not finished:
@@ -75,6 +73,7 @@ def _metrics(state: State) -> dict[str, object]:
         "weights_sha256": finished[0].weights_sha256,
         "loss": finished[0].loss,
         "steps": finished[0].steps,
+        "numbers": dict(state.record.numbers) if state.record else {},
         "microbatches_computed": sum(
             rank.finished.computed if rank.finished else rank.computed for rank in state.ranks.values()
         ),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from ...actors.messages import Finished, Raised, Ready, Report, Resumed
+from ...actors.messages import Finished, Raised, Ready, Report, Resumed, StepRecord
 from ...conf.elastic import Timeouts
 from ...policies.workload import WorkloadPolicy
 from ...policies.world import Generation, Position, Seat, World
@@ -24,6 +24,7 @@ class Settings:
         workload: policy that gives microbatches to replicas.
         timeouts: all deadlines, in seconds.
         store_prefix: root of the store keys; the generation is appended.
+        weight_unit: what the weights of losses count.
     """
 
     run: str
@@ -35,6 +36,7 @@ class Settings:
     timeouts: Timeouts
     ranks_per_replica: int = 1
     store_prefix: str = ""
+    weight_unit: str = "weight"
 
 
 class Standing(StrEnum):
@@ -59,6 +61,7 @@ class Rank:
 
     Attributes:
         computed: microbatches that it has computed, as last heard.
+        held: oldest step whose record it keeps, or will keep, as last heard.
         suspected: when it became suspect; the probe's deadline counts from here.
         fenced: when it was fenced; the confirmation's deadline counts from here.
     """
@@ -74,6 +77,7 @@ class Rank:
     position: Position = Position(0)
     stage: str = ""
     computed: int = 0
+    held: int = 0
     suspected: float = 0.0
     fenced: float = 0.0
     cause: str = ""
@@ -115,7 +119,14 @@ class Recovery:
 
 @dataclass(frozen=True)
 class State:
-    """Everything that the machine knows."""
+    """Everything that the machine knows.
+
+    Attributes:
+        recorded: the records of all steps before this one are here.
+        record: the newest of them.
+        pace: (seconds, weight, model FLOPs) of the newest steps.
+        warnings: what went wrong beside the training, one line each.
+    """
 
     settings: Settings
     phase: Phase = Phase.STARTING
@@ -131,8 +142,10 @@ class State:
     first_cause: str | None = None
     faults_fired: tuple[str, ...] = ()
     raised: tuple[Raised, ...] = ()
-    loss: tuple[int, float] | None = None
-    weight: tuple[tuple[float, float], ...] = ()
+    recorded: int = 0
+    record: StepRecord | None = None
+    pace: tuple[tuple[float, float, float | None], ...] = ()
+    warnings: tuple[str, ...] = ()
     error: str | None = None
     traceback: str | None = None
     finishing: float = 0.0

@@ -12,7 +12,6 @@ from ...actors.messages import (
     Heartbeat,
     Hello,
     Joined,
-    Ping,
     Raised,
     Ready,
     Report,
@@ -20,16 +19,30 @@ from ...actors.messages import (
 )
 from ...monitors.heartbeat import forgive
 from ..view import Phase
-from . import membership, recovery, verdicts
-from .events import Action, Ended, Event, Heard, Record, Refused, Send, Started, StopRequested, StoreOpened, Tick
+from . import membership, records, recovery, verdicts
+from .events import (
+    Action,
+    Ended,
+    Event,
+    Heard,
+    Record,
+    Refused,
+    Send,
+    Started,
+    StopRequested,
+    StoreOpened,
+    Tick,
+    Warned,
+)
 from .state import Standing, State
 
 Step = tuple[State, list[Action]]
-RATE_WINDOW_S = 10.0
 
 
 def advance(state: State, event: Event, now: float) -> Step:
     """What the run knows and does after ``event``."""
+    if isinstance(event, Warned):
+        return replace(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
     if state.phase.ended:
         return _after_the_end(state, event)
     match event:
@@ -69,7 +82,8 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
         case Ready():
             return membership.ready(state, incarnation, message, now)
         case Heartbeat():
-            return _heartbeat(state, incarnation, message, now), []
+            state = state.rank(incarnation, position=message.position, stage=message.stage, computed=message.computed)
+            return records.heard(state, incarnation, message)
         case Report():
             return recovery.report(state, incarnation, message, now)
         case Joined():
@@ -94,20 +108,11 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             return state, [Record("unknown message", facts={"message": type(message).__name__})]
 
 
-def _heartbeat(state: State, incarnation: str, message: Heartbeat, now: float) -> State:
-    state = state.rank(incarnation, position=message.position, stage=message.stage, computed=message.computed)
-    step = message.position.step
-    if message.loss is None or (state.loss is not None and step <= state.loss[0]):
-        return state
-    window = tuple(sample for sample in state.weight if now - sample[0] < RATE_WINDOW_S)
-    return replace(state, loss=(step, message.loss), weight=(*window, (now, message.weight)))
-
-
 def _tick(state: State, asleep: float, now: float) -> Step:
     if asleep:
         state = _forgive(state, asleep, now)
     # The lease: a rank that hears nothing for its orphan time-out ends itself.
-    actions: list[Action] = [Send(rank.incarnation, Ping()) for rank in state.living if rank.pid]
+    actions: list[Action] = records.pings(state)
     for name, reason in _overdue(state, now):
         began = state.ranks[name].suspected or None
         state, more = verdicts.fence(state, name, reason, now)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from everstep.actors import wire
-from everstep.actors.messages import PROTOCOL, Heartbeat, Ping, Prepare
+from everstep.actors.messages import PROTOCOL, Heartbeat, Ping, Prepare, StepRecord
 from everstep.policies.world import Generation, Position
 
 TOKEN = "0123456789abcdef" * 4
@@ -46,7 +46,8 @@ def test_a_stranger_does_not_learn_the_version() -> None:
 
 
 def test_messages_come_out_as_they_went_in() -> None:
-    messages = [Ping(), Prepare(Generation(1, 2)), Heartbeat("a", Position(3, 1), "training", 0.1 + 0.2)]
+    record = StepRecord(2, 0.1 + 0.2, 7.0, 0.5, {"SGD": 0.1}, {"accuracy": 0.25}, None, 4, 2, 1e9)
+    messages = [Ping(2, True), Prepare(Generation(1, 2)), Heartbeat("a", Position(3, 1), "training", 9, 2, (record,))]
     left, right = socket.socketpair()
     with left, right:
         left.sendall(b"".join(map(wire.encode, messages)))

@@ -1,5 +1,6 @@
 """Plays a run to the machine, event by event, and keeps what it answered. Time moves only when it is told to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from everstep.actors.messages import (
     Ready,
     Report,
     Resumed,
+    StepRecord,
     ToRank,
 )
 from everstep.conf.elastic import Timeouts
@@ -45,6 +47,12 @@ START = Position(0)
 
 def name(rank: int) -> str:
     return f"rank-{rank}"
+
+
+def record_of(step: int, seconds: float = 0.5, **numbers: float) -> StepRecord:
+    """What every rank says of a step."""
+    rates = {"AdamW": 1 / (1 + step)}
+    return StepRecord(step, 4.0 / (1 + step), 100.0, seconds, rates, numbers, None, 8, 4, 1000.0 + step, 600.0)
 
 
 def generation(number: int) -> Generation:
@@ -127,8 +135,10 @@ class Script:
         assert self.state.phase is Phase.RUNNING
         return self
 
-    def beat(self, rank: int, step: int = 0, **progress: float) -> list[Action]:
-        return self.hear(rank, Heartbeat(name(rank), Position(step), "training", **progress))  # type: ignore[arg-type]
+    def beat(self, rank: int, step: int = 0, held: int = 0, records: Iterable[int] = ()) -> list[Action]:
+        """``records`` are the steps whose records come along."""
+        kept = tuple(map(record_of, records))
+        return self.hear(rank, Heartbeat(name(rank), Position(step), "training", held=held, records=kept))
 
     def report(
         self,

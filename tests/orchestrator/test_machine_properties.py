@@ -42,7 +42,7 @@ def play(script: Script, kind: str, rank: int, number: int) -> None:
     finished = len(held) * number // 3
     match kind:
         case "beat":
-            script.beat(rank, number, loss=1.0, weight=float(number))
+            script.beat(rank, number, records=range(number))
         case "report":
             script.report(rank, position_of(script), done=held[:finished])
         case "accuse":

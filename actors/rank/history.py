@@ -1,0 +1,58 @@
+"""Keeps the records of applied steps until the controller has them, so that the death of a rank loses none."""
+
+import threading
+from collections import deque
+
+from ..messages import StepRecord
+
+
+class History:
+    """The newest records of this rank, without a gap; safe to use from several threads.
+
+    Every rank keeps them, and the controller asks one: no message is sent for a step, and none is sent twice to
+    a controller that is slow.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: deque[StepRecord] = deque()
+        self._next = 0
+        self._recorded = 0
+        self._wanted = False
+
+    def add(self, record: StepRecord) -> None:
+        """Keep the record of the next step, unless the controller has it from another rank already."""
+        with self._lock:
+            self._next = record.step + 1
+            if record.step >= self._recorded:
+                self._records.append(record)
+
+    def acknowledge(self, recorded: int, wanted: bool) -> None:
+        """Drop what the controller has.
+
+        Args:
+            recorded: it has all steps before this one.
+            wanted: whether it wants the rest from this rank.
+        """
+        with self._lock:
+            self._recorded = max(self._recorded, recorded)
+            self._wanted = wanted
+            while self._records and self._records[0].step < self._recorded:
+                self._records.popleft()
+
+    @property
+    def held(self) -> int:
+        """The oldest step whose record is kept, or will be when it is applied; all later ones are kept too."""
+        with self._lock:
+            return self._records[0].step if self._records else self._next
+
+    def answer(self) -> tuple[StepRecord, ...]:
+        """Everything kept, once for each time that the controller asked."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, False
+            return tuple(self._records) if wanted else ()
+
+    def rest(self) -> tuple[StepRecord, ...]:
+        """Everything kept: last words, which nobody asks for."""
+        with self._lock:
+            return tuple(self._records)
