@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .actors.rank.context import RankContext
     from .actors.rank.data import Microbatches
+    from .actors.rank.mixture import Mixture
+    from .actors.rank.tokens import Tokens
+    from .actors.rank.tokens_writer import write_tokens
     from .conf.chaos import Fault
     from .conf.elastic import ElasticConfig, Timeouts
     from .conf.errors import EverstepError
@@ -22,10 +25,13 @@ _HOMES = {
     "EverstepError": ".conf.errors",
     "Fault": ".conf.chaos",
     "Microbatches": ".actors.rank.data",
+    "Mixture": ".actors.rank.mixture",
     "RankContext": ".actors.rank.context",
     "Timeouts": ".conf.elastic",
+    "Tokens": ".actors.rank.tokens",
     "connect": ".orchestrator.connect",
     "submit": ".orchestrator.jobs",
+    "write_tokens": ".actors.rank.tokens_writer",
 }
 
 __all__ = [
@@ -34,10 +40,13 @@ __all__ = [
     "EverstepError",
     "Fault",
     "Microbatches",
+    "Mixture",
     "RankContext",
     "Timeouts",
+    "Tokens",
     "connect",
     "submit",
+    "write_tokens",
 ]
 __version__ = "0.1.0"
 

@@ -1,33 +1,35 @@
-"""The user's data set, read microbatch by microbatch in our order."""
+"""The user's data set, read microbatch by microbatch in an order that nothing disturbs."""
 
-import multiprocessing
-import os
-import pickle
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from ...conf.errors import DataError
-from .order import SampleOrder, mix
-from .rng import seed_everything
+from torch.utils.data import IterableDataset, default_collate
 
-Collate = Callable[[list[Any]], Any]
+from ...conf.errors import DataError
+from ...policies.schedule import BatchSchedule
+from .order import Epochs, Ordered, SampleOrder, mix
+from .workers import Collate, Loaded, Source, Workers
 
 
 class Microbatches:
     """A map-style data set, cut into microbatches whose content depends on (seed, step, index) alone.
 
     Args:
-        dataset: anything with ``__len__`` and ``__getitem__``.
+        dataset: anything with ``__len__`` and ``__getitem__``: a torch data set, a Hugging Face ``Dataset``,
+            ``everstep.Tokens``, ``everstep.Mixture``, a list. One with a method ``sample_order`` (see ``Ordered``)
+            brings its own order. The others are shuffled anew every epoch; a tail is filled from the next epoch.
         size: samples in a microbatch.
         collate_fn: from a list of samples to a batch; by default torch's own.
         shuffle: a new order every epoch; False keeps the order of the data set.
-        workers: processes that load ahead; 0 loads in the training process.
+        workers: processes that load ahead; 0 loads in the training process. Each holds a copy of what the data set
+            holds in memory; a data set that maps its files is not copied.
         prefetch: microbatches that are loaded ahead per worker.
 
     Raises:
-        DataError: an iterable or an empty data set, or a size that is not positive.
+        DataError: an iterable or an empty data set, a ``collate_fn`` that is no function, or a number that is no whole
+            number or too small.
     """
 
     def __init__(
@@ -39,15 +41,11 @@ class Microbatches:
         workers: int = 0,
         prefetch: int = 2,
     ) -> None:
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise DataError(
-                f"{type(dataset).__name__} is not a map-style data set (it needs __len__ and __getitem__): an "
-                "iterable one has no order that can be resumed or given to another rank"
-            )
-        if len(dataset) == 0:
-            raise DataError("the data set is empty")
+        refuse_unordered(dataset)
+        if collate_fn is not None and not callable(collate_fn):
+            raise DataError(f"Microbatches(collate_fn={collate_fn!r}) must be a function from a list of samples")
         for name, value, low in (("size", size, 1), ("workers", workers, 0), ("prefetch", prefetch, 1)):
-            if not isinstance(value, int) or value < low:
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise DataError(f"Microbatches({name}={value!r}) must be a whole number of at least {low}")
         self.dataset = dataset
         self.size = size
@@ -57,102 +55,98 @@ class Microbatches:
         self.prefetch = prefetch
 
 
+def refuse_unordered(dataset: Any) -> None:
+    """Refuse what is no map-style data set with at least one sample.
+
+    Raises:
+        DataError: in one line.
+    """
+    # torch's iterable data sets inherit a __getitem__, and some have a __len__.
+    mapped = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if not mapped or isinstance(dataset, IterableDataset):
+        raise DataError(
+            f"{type(dataset).__name__} is not a map-style data set (it needs __len__ and __getitem__): an "
+            "iterable one has no order that can be resumed or given to another rank"
+        )
+    if len(dataset) == 0:
+        raise DataError("the data set is empty")
+
+
+def order_of(dataset: Any, seed: int, shuffle: bool) -> Callable[[int], int]:
+    """From positions to samples: the data set's own order if it brings one, else ``Epochs``."""
+    if isinstance(dataset, Ordered):
+        return dataset.sample_order(seed, shuffle)
+    return Epochs(len(dataset), seed, shuffle)
+
+
 class Loader:
     """Loads the microbatches that a rank owes, ahead of time if there are workers.
 
     Args:
         data: what the user gave.
-        microbatches: B.
+        microbatches: B, or its schedule.
         seed: of the run.
+
+    Raises:
+        DataError: the data set or ``collate_fn`` cannot be sent to workers.
     """
 
-    def __init__(self, data: Microbatches, microbatches: int, seed: int) -> None:
-        self._data = data
+    def __init__(self, data: Microbatches, microbatches: int | BatchSchedule, seed: int) -> None:
         self._seed = seed
-        self.order = SampleOrder(len(data.dataset), data.size, microbatches, seed, data.shuffle)
-        self._collate = data.collate_fn or _default_collate()
-        self._pool: ProcessPoolExecutor | None = None
-        self._ahead: dict[tuple[int, int], Future[Any]] = {}
-        if data.workers:
-            from ray import cloudpickle
-
-            # By value: what is defined in the user's own file cannot be imported by a worker.
-            work = cloudpickle.dumps((data.dataset, self._collate))
-            self._pool = ProcessPoolExecutor(
-                data.workers,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_start_worker,
-                initargs=(os.getpid(), work),
-            )
+        length = len(data.dataset)
+        at = order_of(data.dataset, seed, data.shuffle)
+        self.order = SampleOrder(length, data.size, microbatches, seed, data.shuffle, at)
+        self._source = Source(data.dataset, data.collate_fn or default_collate, length)
+        self._workers = Workers(self._source, data.workers) if data.workers else None
+        self._depth = data.workers * data.prefetch
+        self._ahead: dict[tuple[int, int], Future[Loaded]] = {}
 
     def load(self, step: int, index: int, upcoming: Sequence[tuple[int, int]] = ()) -> Any:
-        """The batch of microbatch (step, index).
+        """The batch of microbatch (step, index). What was loaded ahead and is neither it nor upcoming is dropped.
 
         Args:
-            upcoming: (step, index) that are owed next, in order, as candidates to load ahead.
+            upcoming: (step, index) of all that is owed next, in order, also of the steps to come: candidates to load
+                ahead.
 
         Raises:
-            DataError: the data set changed its length.
+            DataError: the data set changed its length, or ``collate_fn`` returned nothing.
+            ChildProcessError: a worker died, and another one at the same microbatch.
+            Exception: whatever the data set or ``collate_fn`` raises. A note names the samples.
         """
-        if len(self._data.dataset) != self.order.length:
-            raise DataError(
-                f"the data set had {self.order.length} samples and now has {len(self._data.dataset)}: "
-                "its length must not change during a run"
-            )
-        if self._pool is None:
-            return _load(self._data.dataset, self._collate, self.order.samples(step, index), self._seeds(step, index))
-        wanted = [(step, index), *upcoming][: 1 + self._data.workers * self._data.prefetch]
-        for stale in self._ahead.keys() - set(wanted):
-            self._ahead.pop(stale).cancel()
-        for key in wanted:
-            if key not in self._ahead:
-                self._ahead[key] = self._pool.submit(_work, self.order.samples(*key), self._seeds(*key))
-        return self._ahead.pop((step, index)).result()
+        try:
+            self._source.refuse_change()
+            if self._workers is None:
+                return self._source.load(*self._work(step, index))
+            return self._take(self._workers, (step, index), upcoming)
+        except Exception as error:
+            samples = ", ".join(map(str, self.order.samples(step, index)))
+            error.add_note(f"while loading samples {samples} of microbatch {index} of step {step}")
+            raise
 
     def close(self) -> None:
         """End the workers."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._workers is not None:
+            self._workers.close()
 
-    def _seeds(self, step: int, index: int) -> int:
-        return mix(self._seed, step, index, 1)
+    def _take(self, workers: Workers, current: tuple[int, int], upcoming: Sequence[tuple[int, int]]) -> Any:
+        owed = (current, *upcoming)
+        for stale in self._ahead.keys() - set(owed):
+            self._ahead.pop(stale).cancel()
+        for _ in range(2):
+            try:
+                for place in owed[: 1 + self._depth]:
+                    if place not in self._ahead:
+                        self._ahead[place] = workers.submit(*self._work(*place))
+                # Ended by the batch, or by the end of a worker.
+                loaded = self._ahead.pop(current).result()
+            except BrokenProcessPool:
+                # What a worker did can be done again: batches are pure functions of their place.
+                self._ahead.clear()
+                workers.restart()
+            else:
+                return loaded.batch()
+        raise ChildProcessError("workers that load data were killed twice: is there enough memory for all of them?")
 
-
-_worker: tuple[Any, Collate] | None = None
-
-
-def _start_worker(parent: int, work: bytes) -> None:
-    global _worker
-    _worker = pickle.loads(work)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """A worker must not outlive a rank that was killed: nobody else would end it."""
-    process = multiprocessing.parent_process()
-    if process is not None and process.pid == parent:
-        process.join()
-    os._exit(0)
-
-
-def _work(samples: tuple[int, ...], seed: int) -> Any:
-    assert _worker is not None
-    return _load(*_worker, samples, seed)
-
-
-def _load(dataset: Any, collate: Collate, samples: tuple[int, ...], seed: int) -> Any:
-    items = []
-    for place, sample in enumerate(samples):
-        # Augmentation draws from a stream of its own, so it does not depend on who loads the sample.
-        seed_everything(mix(seed, place))
-        items.append(dataset[sample])
-    batch = collate(items)
-    if batch is None:
-        raise DataError("collate_fn returned nothing: it must return the batch")
-    return batch
-
-
-def _default_collate() -> Collate:
-    from torch.utils.data import default_collate
-
-    return default_collate
+    def _work(self, step: int, index: int) -> tuple[tuple[int, ...], int]:
+        """Sample ids and the root of the random streams."""
+        return self.order.samples(step, index), mix(self._seed, step, index, 1)

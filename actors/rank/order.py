@@ -2,10 +2,15 @@
 
 A permutation of 0..n-1 is a Feistel network over the next even number of bits, walked along its cycle until the value
 falls below n. It is keyed by (seed, epoch); position p over all epochs is sample ``permute(p mod n)`` of epoch
-``p div n``, so a microbatch's samples depend on (seed, step, index) alone, never on a rank or on what came before.
+``p div n``, and positions count samples over all earlier microbatches. So a microbatch's samples depend on
+(seed, step, index) alone, never on a rank or on what came before.
 """
 
 import hashlib
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from ...policies.schedule import BatchSchedule
 
 _ROUNDS = 4
 _MASK = (1 << 64) - 1
@@ -57,34 +62,68 @@ def _avalanche(value: int) -> int:
     return value ^ (value >> 31)
 
 
+@runtime_checkable
+class Ordered(Protocol):
+    """A data set that brings an order of its own, as a mixture does. ``Microbatches`` asks for it."""
+
+    def sample_order(self, seed: int, shuffle: bool) -> Callable[[int], int]:
+        """From a position, 0 and up without end, to the id of the sample there: a pure function, in constant time."""
+        ...
+
+
+class Epochs:
+    """The usual order: epoch after epoch, each holds every sample once.
+
+    Args:
+        length: of the data set.
+        seed: two different seeds give unrelated orders.
+        shuffle: a permutation of its own for every epoch; False keeps the order of the data set.
+    """
+
+    def __init__(self, length: int, seed: int, shuffle: bool) -> None:
+        self._length = length
+        self._seed = seed
+        self._shuffle = shuffle
+        self._last: tuple[int, Permutation] | None = None
+
+    def __call__(self, position: int) -> int:
+        """The sample at ``position``, which counts over all epochs."""
+        epoch, place = divmod(position, self._length)
+        if not self._shuffle:
+            return place
+        last = self._last
+        if last is None or last[0] != epoch:
+            self._last = last = (epoch, Permutation(self._length, mix(self._seed, epoch)))
+        return last[1](place)
+
+
 class SampleOrder:
     """Which samples a microbatch holds.
 
     Args:
         length: of the data set.
         size: samples in a microbatch.
-        microbatches: B, microbatches in a step.
+        microbatches: B, microbatches in a step, or its schedule.
         seed: of the run.
         shuffle: False keeps the order of the data set.
+        at: from a position to a sample; by default ``Epochs``.
     """
 
-    def __init__(self, length: int, size: int, microbatches: int, seed: int, shuffle: bool) -> None:
+    def __init__(
+        self,
+        length: int,
+        size: int,
+        microbatches: int | BatchSchedule,
+        seed: int,
+        shuffle: bool,
+        at: Callable[[int], int] | None = None,
+    ) -> None:
         self.length = length
         self.size = size
-        self._microbatches = microbatches
-        self._seed = seed
-        self._shuffle = shuffle
-        self._epoch: tuple[int, Permutation] | None = None
+        self._schedule = BatchSchedule.of(microbatches)
+        self._at = at or Epochs(length, seed, shuffle)
 
     def samples(self, step: int, index: int) -> tuple[int, ...]:
         """Sample ids of microbatch (step, index); a tail of an epoch is filled from the next one."""
-        first = (step * self._microbatches + index) * self.size
-        return tuple(self._at(position) for position in range(first, first + self.size))
-
-    def _at(self, position: int) -> int:
-        epoch, place = divmod(position, self.length)
-        if not self._shuffle:
-            return place
-        if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = (epoch, Permutation(self.length, mix(self._seed, epoch)))
-        return self._epoch[1](place)
+        first = (self._schedule.before(step) + index) * self.size
+        return tuple(map(self._at, range(first, first + self.size)))
