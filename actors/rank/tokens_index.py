@@ -73,11 +73,12 @@ class Index:
                 raise ValueError
             index = cls(**{**said, "shards": tuple(Shard(**shard) for shard in said["shards"])})
             known = index.type in TYPES and index.rows > 0
+            empty = not index.shards or min(shard.tokens for shard in index.shards) < 1
         except (ValueError, TypeError, KeyError, AttributeError):
             known = False
         if not known:
             raise DataError(f"{where} is not the index of a token data set that this version reads: write it anew")
-        if not index.shards or any(shard.tokens < 1 for shard in index.shards):
+        if empty:
             raise DataError(f"{where} lists no tokens, or a shard without any: write the data set anew")
         return index
 
