@@ -1,0 +1,83 @@
+"""Pre-training on short documents. In plain_loop.py one process does it; elastic_loop.py is the same script on ranks
+that may die, and docs/your_own_script.md goes through the difference.
+"""
+
+from pathlib import Path
+
+import everstep
+import torch
+from everstep.examples.docstrings import docstrings
+from everstep.examples.gpt import GPT, GPTConfig
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader
+
+Batch = tuple[Tensor, Tensor]
+NO_TARGET = -100
+
+
+def pad(documents: list[bytes]) -> Batch:
+    """Bytes and what follows each of them, int64, both of shape (documents, longest)."""
+    tokens = [torch.tensor(list(document)) for document in documents]
+    inputs = pad_sequence([row[:-1] for row in tokens], batch_first=True)
+    targets = pad_sequence([row[1:] for row in tokens], batch_first=True, padding_value=NO_TARGET)
+    return inputs, targets
+
+
+def count(batch: Batch) -> int:
+    """Targets in a batch: the weight of its mean loss."""
+    return int((batch[1] != NO_TARGET).sum())
+
+
+def loss_of(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross entropy of the targets, in nats."""
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=NO_TARGET)
+
+
+def evaluate(model: nn.Module, documents: list[bytes], size: int) -> dict[str, float]:
+    """Mean loss over documents that the model has not seen."""
+    model.eval()
+    total = weight = 0.0
+    with torch.no_grad():
+        for batch in DataLoader(documents, batch_size=size, collate_fn=pad):
+            total += loss_of(model, batch).item() * count(batch)
+            weight += count(batch)
+    model.train()
+    return {"loss": total / weight}
+
+
+def save(model: nn.Module, scores: dict[str, float], path: str) -> None:
+    """What the run leaves behind."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"model": model.state_dict(), "scores": scores}, path)
+
+
+def train(ctx: everstep.RankContext) -> None:
+    """From random weights to a saved model."""
+    config = ctx.config
+    torch.manual_seed(config["seed"])
+    model = GPT(GPTConfig(**config["model"]))
+    optimizer = AdamW(model.parameters(), lr=config["learning_rate"])
+    scheduler = OneCycleLR(optimizer, config["learning_rate"], total_steps=config["steps"])
+
+    texts = [text[: model.config.block + 1] for text in docstrings() if len(text) > 1]
+    order = torch.randperm(len(texts)).tolist()
+    held_out, seen = order[: config["held_out"]], order[config["held_out"] :]
+    data = everstep.Microbatches([texts[place] for place in seen], config["documents"], collate_fn=pad, shuffle=False)
+    run = ctx.begin(model=model, optimizer=optimizer, scheduler=scheduler, data=data, steps=config["steps"])
+
+    for step in run:
+        for batch in step:
+            loss = loss_of(model, batch)
+            step.backward(loss, weight=count(batch))
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+
+    scores = evaluate(model, [texts[place] for place in held_out], config["documents"])
+    if run.is_leader:
+        save(model, scores, config["output"])
