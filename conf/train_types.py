@@ -13,12 +13,11 @@ from .scaling import Placement, Scaling, take_gpus
 
 _HONOURED = {
     "ScalingConfig": ("num_workers", "use_gpu", "resources_per_worker", "placement_strategy"),
-    "RunConfig": ("name", "storage_path", "worker_runtime_env"),
+    "RunConfig": ("name", "storage_path", "worker_runtime_env", "callbacks"),
 }
 
 _WHY_NOT = {
     "accelerator_type": "ask for it by resources_per_worker, as in {'accelerator_type:A100': 0.001}",
-    "callbacks": "follow the run with everstep.connect(name)",
     "checkpoint_config": "everstep chooses what it keeps",
     "elastic_resize_monitor_interval_s": "everstep hears of failures and of new ranks as they happen",
     "failure_config": "everstep recovers by elastic_config.recovery",
@@ -40,11 +39,13 @@ class RunSettings:
         name: of the run; None lets everstep choose.
         storage_path: where durable results go; None keeps none.
         worker_runtime_env: Ray runtime environment of the ranks.
+        callbacks: ``ray.train.UserCallback`` each.
     """
 
     name: str | None = None
     storage_path: str | None = None
     worker_runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: tuple[Any, ...] = ()
 
 
 def read_scaling_config(config: Any | None) -> Scaling:
@@ -92,7 +93,17 @@ def read_run_config(config: Any | None) -> RunSettings:
         name=config.name,
         storage_path=config.storage_path,
         worker_runtime_env=dict(config.worker_runtime_env or {}),
+        callbacks=_callbacks(config.callbacks),
     )
+
+
+def _callbacks(given: Any) -> tuple[Any, ...]:
+    for index, callback in enumerate(given or ()):
+        if not all(callable(getattr(callback, name, None)) for name in ("after_report", "after_exception")):
+            raise ConfigError(
+                f"RunConfig.callbacks[{index}]={callback!r} is no ray.train.UserCallback: derive it from that class"
+            )
+    return tuple(given or ())
 
 
 def _refuse_the_rest(config: Any, kind: str) -> None:

@@ -1,7 +1,6 @@
 """The command line. Exit codes: 0 done, 1 the run failed, 2 a bad configuration, 3 other weights, 4 a missed fault."""
 
 import dataclasses
-import json
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from ..conf.errors import ConfigError, EverstepError, TrainingFailedError
 from ..conf.run import RunFile, load, parse
-from . import report
+from . import report, strict_json
 from .progress import Progress
 
 
@@ -87,7 +86,7 @@ def run(file: str, overrides: tuple[str, ...], json_file: Path | None) -> None:
         ending = ending if same else ExitCode.OTHER_WEIGHTS
 
     if json_file is not None:
-        json_file.write_text(json.dumps(metrics, indent=2, default=str) + "\n", encoding="utf-8")
+        json_file.write_text(strict_json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     click.get_current_context().exit(ending)
 
 
@@ -134,7 +133,7 @@ def _fit(run_file: RunFile, train: Callable[[Any], object], console: Console, la
     from .trainer import ElasticTrainer
 
     trainer = ElasticTrainer.from_run_file(run_file, train)
-    with Progress(console, run_file.weight_unit, label) as progress:
+    with Progress(console, label) as progress:
         return dict(trainer.fit(on_state=progress).metrics or {})
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..actors.messages import StepRecord
 from ..conf.errors import ClusterError, RunNotFoundError
 from .names import NAMESPACE, controller_name
 from .view import RunState
@@ -35,6 +36,10 @@ class RunHandle:
     def events(self) -> list[Mapping[str, object]]:
         """What happened so far, oldest first."""
         return self._call(self._controller.events)  # type: ignore[no-any-return]
+
+    def records(self, since: int = 0) -> list[StepRecord]:
+        """The numbers of the steps from ``since`` on, each step once and in order; the newest 10,000 at most."""
+        return self._call(self._controller.records, since)  # type: ignore[no-any-return]
 
     def stop(self, reason: str = "asked from outside") -> None:
         """End the run without success."""

@@ -1,9 +1,11 @@
 """Feeds the machine with events and carries its actions out. It decides nothing itself."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from ..actors.messages import StepRecord
 from .cluster import Cluster
 from .journal import Journal
 from .machine.events import (
@@ -11,6 +13,7 @@ from .machine.events import (
     EndRun,
     Event,
     KillRank,
+    Publish,
     Record,
     Send,
     Started,
@@ -18,10 +21,13 @@ from .machine.events import (
     StopRequested,
     StoreOpened,
     Tick,
+    Warned,
 )
-from .machine.look import look
+from .machine.look import failures, look
 from .machine.state import Settings, State
 from .machine.transition import advance
+from .records.publisher import Publisher
+from .records.sink import Sink
 from .view import RunState
 
 CLOSE_TIMEOUT_S = 10.0
@@ -34,13 +40,16 @@ class Controller:
         settings: of the run.
         cluster: where ranks live.
         journal: what happened.
+        sinks: what takes the records of steps.
     """
 
-    def __init__(self, settings: Settings, cluster: Cluster, journal: Journal) -> None:
+    def __init__(self, settings: Settings, cluster: Cluster, journal: Journal, sinks: Sequence[Sink] = ()) -> None:
         self._state = State(settings)
         self._cluster = cluster
         self._journal = journal
         self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._publisher = Publisher(sinks, self._warn)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
         self.leftovers: list[str] = []
 
@@ -52,12 +61,17 @@ class Controller:
         """Everything in the journal so far."""
         return list(self._journal.entries)
 
+    def records(self, since: int = 0) -> list[StepRecord]:
+        """The newest records of steps, from ``since`` on."""
+        return self._publisher.since(since)
+
     def stop(self, reason: str) -> None:
         """End the run from outside."""
         self._events.put_nowait(StopRequested(reason))
 
     async def run(self) -> RunState:
         """From the first rank's start to the last one's end."""
+        self._loop = asyncio.get_running_loop()
         host, port = await self._cluster.open(self._events.put_nowait)
         self._events.put_nowait(StoreOpened(host, port))
         self._handle(Started())
@@ -68,6 +82,8 @@ class Controller:
         finally:
             ticking.cancel()
             self.leftovers = await self._cluster.close(CLOSE_TIMEOUT_S)
+            await asyncio.to_thread(self._publisher.close, failures(self._state), CLOSE_TIMEOUT_S)
+            self._hear_last_warnings()
             self._journal.close()
         return self.state()
 
@@ -82,6 +98,18 @@ class Controller:
             self._events.put_nowait(Tick(late if late > interval else 0.0))
             last = now
 
+    def _warn(self, text: str) -> None:
+        """From any thread; the last words of a sink may come after the end of the loop."""
+        with contextlib.suppress(RuntimeError):
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._events.put_nowait, Warned(text))
+
+    def _hear_last_warnings(self) -> None:
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, Warned):
+                self._handle(event)
+
     def _handle(self, event: Event) -> None:
         self._state, actions = advance(self._state, event, time.monotonic())
         for action in actions:
@@ -93,6 +121,8 @@ class Controller:
                 self._cluster.send(incarnation, message)
             case Record():
                 self._journal.write(action)
+            case Publish(records):
+                self._publisher.publish(records)
             case StartRank(incarnation, seat):
                 self._cluster.start(incarnation, seat)
             case KillRank(incarnation, _):

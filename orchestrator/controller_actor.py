@@ -1,7 +1,6 @@
 """The controller as a Ray actor: detached and named, so that anybody can ask it for its state at any moment."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,8 @@ from pathlib import Path
 import ray
 from ray.experimental import internal_kv
 
+from ..actors.messages import StepRecord
+from . import strict_json
 from .controller import Controller
 from .journal import Journal
 from .names import NAMESPACE
@@ -47,14 +48,15 @@ class ControllerActor:
         """The whole run; returns its last state."""
         plan = self._plan
         self._cluster = RayCluster(plan.program(), plan.scaling, plan.runtime_env)
-        self._controller = Controller(plan.settings(self._term), self._cluster, Journal(plan.journal))
+        journal = Journal(plan.journal)
+        self._controller = Controller(plan.settings(self._term), self._cluster, journal, plan.sinks())
         asyncio.get_running_loop().call_later(plan.elastic.timeouts.start, self._end_untied)
         try:
             state = await self._controller.run()
         finally:
             release_terms(plan.run)
         if plan.folder:
-            Path(plan.folder, "result.json").write_text(json.dumps(asdict(state), default=str, indent=2))
+            Path(plan.folder, "result.json").write_text(strict_json.dumps(asdict(state), indent=2))
         # The driver ends this actor when it has the result; if the driver is gone, the actor ends itself.
         asyncio.get_running_loop().call_later(plan.elastic.timeouts.driver, self._end)
         return state
@@ -70,6 +72,10 @@ class ControllerActor:
     async def events(self) -> list[Mapping[str, object]]:
         """The journal so far."""
         return self._controller.events() if self._controller else []
+
+    async def records(self, since: int) -> list[StepRecord]:
+        """The newest records of steps."""
+        return self._controller.records(since) if self._controller else []
 
     async def stop(self, reason: str) -> None:
         """End the run."""

@@ -34,7 +34,8 @@ class LocalDriver:
     def drive(self, plan: RunPlan, on_state: OnState) -> RunState:
         from .local_cluster import LocalCluster
 
-        controller = Controller(plan.settings(term=1), LocalCluster(plan.program()), Journal(plan.journal))
+        cluster = LocalCluster(plan.program())
+        controller = Controller(plan.settings(term=1), cluster, Journal(plan.journal), plan.sinks())
         loop = asyncio.new_event_loop()
         future = asyncio.run_coroutine_threadsafe(controller.run(), loop)
         thread = threading.Thread(target=loop.run_forever, name="everstep-controller", daemon=True)

@@ -14,6 +14,11 @@ from ..policies.workload import workload_policy
 from ..policies.world import Seat
 from .cluster import Program
 from .machine.state import Settings
+from .records import json_lines, tensorboard
+from .records.callbacks import Callback
+from .records.json_lines import JsonLines
+from .records.sink import Sink
+from .records.tensorboard import TensorBoard
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class RunPlan:
         trace: folder for a file of ``Trace`` lines per rank, None for none.
         runtime_env: Ray runtime environment of the ranks.
         weight_unit: what the weights of losses count.
+        callbacks: of the user, in the form of ``ray.train.UserCallback``.
+        run_context: what they are handed.
         token: the run's secret.
     """
 
@@ -40,6 +47,8 @@ class RunPlan:
     trace: str | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     weight_unit: str = "weight"
+    callbacks: tuple[Any, ...] = ()
+    run_context: Any = None
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
     def settings(self, term: int) -> Settings:
@@ -75,6 +84,13 @@ class RunPlan:
             weight_unit=self.weight_unit,
         )
         return Program(self.train, template)
+
+    def sinks(self) -> list[Sink]:
+        """Everything that takes the records of steps, made anew."""
+        files: list[Sink] = []
+        if self.folder:
+            files = [JsonLines(Path(self.folder, json_lines.FILE)), TensorBoard(Path(self.folder, tensorboard.FOLDER))]
+        return [*files, *(Callback(callback, self.run_context) for callback in self.callbacks)]
 
     @property
     def journal(self) -> Path | None:

@@ -17,7 +17,6 @@ class Progress:
 
     Args:
         console: where to.
-        unit: what the weights of losses count.
         label: put in front of each line.
         interval: seconds between plain lines while nothing but the step changes.
         clock: seconds, of any origin.
@@ -26,20 +25,18 @@ class Progress:
     def __init__(
         self,
         console: Console,
-        unit: str = "weight",
         label: str = "",
         interval: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
-        self._unit = unit
         self._label = f"{label}  " if label else ""
         self._interval = interval
         self._clock = clock
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._line = ""
         self._changes: tuple[object, ...] = ()
-        self._recoveries = 0
+        self._recoveries = self._warnings = 0
         self._due = float("-inf")
 
     def __enter__(self) -> "Progress":
@@ -57,7 +54,10 @@ class Progress:
         for record in state.recoveries[self._recoveries :]:
             self._print(recovery_line(record))
         self._recoveries = len(state.recoveries)
-        line = status_line(state, self._unit)
+        for text in state.warnings[self._warnings :]:
+            self._print(f"warning  {text}")
+        self._warnings = len(state.warnings)
+        line = status_line(state)
         if self._live is not None:
             self._live.update(Text(self._label + line, no_wrap=False, overflow="fold"), refresh=True)
         elif line != self._line and (_changes(state) != self._changes or self._clock() >= self._due):

@@ -8,22 +8,28 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..actors.messages import StepRecord
 from .view import MemberView, Phase, RecoveryRecord, RunState
 
+_MOST = 4  # numbers, and learning rates, in one line
 _NODE_DIGITS = 12  # of the 56 in Ray's ids of nodes
 
 
-def status_line(state: RunState, unit: str = "weight") -> str:
-    """One look at a run in one line; ``unit`` is what the weights of its losses count.
+def status_line(state: RunState) -> str:
+    """One look at a run in one line.
 
-    >>> status_line(RunState("gpt", Phase.RUNNING, "", "1.2", step=12, steps=40, world=3, loss=3.2104), "tokens")
+    >>> status_line(RunState("gpt", Phase.RUNNING, "", "1.2", step=12, steps=40, world=3, loss=3.2104))
     'step 12/40  loss 3.21  world 3  generation 1.2  running'
     """
     parts = [f"step {state.step}" if state.steps is None else f"step {state.step}/{state.steps}"]
     if state.loss is not None:
         parts.append(f"loss {state.loss:.4g}")
+    if state.record is not None:
+        parts.extend(_numbers(state.record))
     if state.weight_per_s is not None:
-        parts.append(f"{short_count(state.weight_per_s)} {unit}/s")
+        parts.append(f"{short_count(state.weight_per_s)} {state.weight_unit}/s")
+    if state.model_flops_per_s is not None:
+        parts.append(f"{state.model_flops_per_s / 1e12:.3g} TFLOP/s")
     parts.append(f"world {state.world}")
     if state.generation:
         parts.append(f"generation {state.generation}")
@@ -33,11 +39,12 @@ def status_line(state: RunState, unit: str = "weight") -> str:
     return line if state.phase is Phase.RUNNING or not state.reason else f"{line}: {one_line(state.reason)}"
 
 
-def state_report(state: RunState, unit: str = "weight") -> RenderableType:
-    """One look at a run in full: its line, the first cause, its members and its recoveries."""
-    parts: list[RenderableType] = [Text(f"{state.run}: {status_line(state, unit)}")]
+def state_report(state: RunState) -> RenderableType:
+    """One look at a run in full: its line, the first cause, warnings, its members and its recoveries."""
+    parts: list[RenderableType] = [Text(f"{state.run}: {status_line(state)}")]
     if state.first_cause:
         parts.append(Text(f"first cause  {one_line(state.first_cause)}"))
+    parts.extend(Text(f"warning  {text}") for text in state.warnings)
     if state.members:
         parts.append(member_table(state.members))
     if state.recoveries:
@@ -158,6 +165,20 @@ def short_count(value: float) -> str:
 def one_line(text: str) -> str:
     """A text without line breaks."""
     return " ".join(text.split())
+
+
+def _numbers(record: StepRecord) -> list[str]:
+    """The numbers of a step, short: what was recorded, then the learning rates."""
+    skipped = [] if record.skipped is None else [f"skipped ({one_line(record.skipped)})"]
+    recorded = [f"{name} {value:.4g}" for name, value in record.numbers.items()]
+    rates = {f"{rate:.3g}" for rate in record.lr.values()}
+    # Many groups often share one rate.
+    lr = [f"lr {' '.join(rates)}"] if len(rates) == 1 else [f"lr {name} {rate:.3g}" for name, rate in record.lr.items()]
+    return [*skipped, *_few(recorded), *_few(lr)]
+
+
+def _few(parts: list[str]) -> list[str]:
+    return parts if len(parts) <= _MOST else [*parts[:_MOST], f"and {len(parts) - _MOST} more"]
 
 
 def _milliseconds(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """The trainer that a user calls, in the shape of Ray Train's."""
 
 import dataclasses
-import json
 import os
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,9 +12,13 @@ from ..conf.errors import ConfigError, TrainingFailedError
 from ..conf.run import ClusterKind, RunFile, check
 from ..conf.scaling import Scaling
 from ..conf.train_types import RunSettings, read_run_config, read_scaling_config
+from . import strict_json
 from .connect import join_ray, start_ray
 from .drivers import Driver, LocalDriver, OnState, RayDriver
 from .plan import RunPlan
+from .records import json_lines
+from .records.callbacks import run_context
+from .records.flat import flat
 from .view import Phase, RunState
 
 
@@ -28,6 +31,7 @@ class ElasticTrainer:
         scaling_config: ``ray.train.ScalingConfig``; ``num_workers=(min, max)`` counts ranks.
         run_config: ``ray.train.RunConfig``.
         elastic_config: how the run keeps its steps whole.
+        weight_unit: what the weights of losses count; with "tokens" the model FLOPs of a step can be estimated.
 
     Raises:
         ConfigError: a field that is not honoured, or values that cannot work together.
@@ -41,16 +45,20 @@ class ElasticTrainer:
         scaling_config: Any = None,
         run_config: Any = None,
         elastic_config: ElasticConfig,
+        weight_unit: str = "weight",
     ) -> None:
         settings = read_run_config(run_config)
+        loop_config = dict(train_loop_config or {})
         self._set_up(
             train_fn,
-            dict(train_loop_config or {}),
+            loop_config,
             read_scaling_config(scaling_config),
             settings,
             elastic_config,
             ClusterKind.RAY,
             address=None,
+            weight_unit=weight_unit,
+            context=run_context(run_config, scaling_config, loop_config) if settings.callbacks else None,
         )
 
     @classmethod
@@ -59,7 +67,9 @@ class ElasticTrainer:
         trainer = cls.__new__(cls)
         settings = RunSettings(name=run.name, storage_path=run.storage_path)
         kind = ClusterKind(run.cluster)
-        trainer._set_up(train_fn, dict(run.config), run.scaling, settings, run.elastic, kind, run.address)
+        trainer._set_up(
+            train_fn, dict(run.config), run.scaling, settings, run.elastic, kind, run.address, run.weight_unit
+        )
         return trainer
 
     def _set_up(
@@ -71,10 +81,14 @@ class ElasticTrainer:
         elastic: ElasticConfig,
         kind: ClusterKind,
         address: str | None,
+        weight_unit: str,
+        context: Any = None,
     ) -> None:
         check(elastic, scaling.min_ranks, scaling.max_ranks)
         if not callable(train_fn):
             raise ConfigError(f"train_fn must be a function, got {type(train_fn).__name__}")
+        if settings.callbacks:
+            _refuse_what_cannot_travel((settings.callbacks, context))
         self._train_fn = train_fn
         self._config = config
         self._scaling = scaling
@@ -82,6 +96,8 @@ class ElasticTrainer:
         self._elastic = elastic
         self._kind = kind
         self._address = address
+        self._weight_unit = weight_unit
+        self._run_context = context
         self._name = settings.name or f"everstep-{uuid.uuid4().hex[:8]}"
         self._folder = _folder(settings.storage_path, self._name)
 
@@ -92,8 +108,9 @@ class ElasticTrainer:
             on_state: called a few times a second with the newest ``RunState``.
 
         Returns:
-            ``ray.train.Result``; its metrics hold ``weights_sha256``, ``loss``, ``steps``, ``microbatches_computed``,
-            ``recoveries`` and ``faults_fired``.
+            ``ray.train.Result``; its metrics hold ``weights_sha256``, ``loss``, ``steps``, ``numbers`` of the last
+            step, ``microbatches_computed``, ``recoveries`` and ``faults_fired``. Its ``metrics_dataframe`` has a row
+            for every step, if the run has a ``storage_path``.
 
         Raises:
             RunAliveError: a run of this name is alive.
@@ -108,6 +125,9 @@ class ElasticTrainer:
             folder=self._folder,
             trace=os.environ.get("EVERSTEP_TRACE"),
             runtime_env=dict(self._settings.worker_runtime_env or {}),
+            weight_unit=self._weight_unit,
+            callbacks=self._settings.callbacks,
+            run_context=self._run_context,
         )
         state = self._driver().drive(plan, on_state or (lambda _: None))
         if state.phase is not Phase.SUCCEEDED:
@@ -127,6 +147,16 @@ class ElasticTrainer:
             return bytes(cloudpickle.dumps(self._train_fn))
         except Exception as error:
             raise ConfigError(f"the training function cannot be sent to ranks: {error}") from error
+
+
+def _refuse_what_cannot_travel(callbacks: Any) -> None:
+    """They are called where the controller runs, in another process."""
+    from ray import cloudpickle
+
+    try:
+        cloudpickle.dumps(callbacks)
+    except Exception as error:
+        raise ConfigError(f"RunConfig.callbacks cannot be sent to the controller: {error}") from error
 
 
 def connect_ray(scaling: Scaling, address: str | None) -> None:
@@ -154,8 +184,18 @@ def _result(state: RunState, folder: str | None) -> Any:
         "faults_fired": list(state.faults_fired),
     }
     if folder is not None:
-        Path(folder, "metrics.json").write_text(json.dumps(metrics, indent=2, default=str) + "\n", encoding="utf-8")
-    return Result(metrics=metrics, checkpoint=None, error=None, path=folder or "")
+        Path(folder, "metrics.json").write_text(strict_json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+    return Result(metrics=metrics, checkpoint=None, error=None, path=folder or "", metrics_dataframe=_steps_of(folder))
+
+
+def _steps_of(folder: str | None) -> Any:
+    """A data frame of the records in a run's folder, None if this machine has none."""
+    path = Path(folder or "", json_lines.FILE)
+    if folder is None or not path.is_file():
+        return None
+    import pandas as pd
+
+    return pd.DataFrame([flat(record) for record in json_lines.read(path)])
 
 
 def _folder(storage_path: str | None, name: str) -> str | None:

@@ -1,5 +1,6 @@
 """From the machine's memory to what the outside sees."""
 
+from ...conf.errors import TrainingFailedError
 from ..view import MemberView, Phase, RunState
 from .records import rates
 from .state import State
@@ -48,6 +49,21 @@ def look(state: State, now: float) -> RunState:
         traceback=state.traceback,
         metrics=_metrics(state),
     )
+
+
+def failures(state: State) -> dict[int, Exception]:
+    """What ended a run that failed, by the numbers of the ranks that it came from; -1 if it came from none."""
+    if state.phase is not Phase.FAILED:
+        return {}
+    size = state.settings.ranks_per_replica
+    found: dict[int, Exception] = {
+        rank.seat.replica * size + rank.seat.coordinate: TrainingFailedError(
+            rank.raised.error if rank.raised else rank.cause, rank.raised.traceback if rank.raised else None
+        )
+        for rank in state.ranks.values()
+        if rank.raised or rank.cause
+    }
+    return found or {-1: TrainingFailedError(state.error or "the run failed")}
 
 
 def _reason(state: State) -> str:

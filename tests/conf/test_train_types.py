@@ -34,7 +34,7 @@ RUN: dict[str, tuple[Any, str | None]] = {
     "storage_filesystem": (pyarrow.fs.LocalFileSystem(), "put the scheme into storage_path"),
     "failure_config": (ray.train.FailureConfig(max_failures=3), "recovers by elastic_config.recovery"),
     "checkpoint_config": (ray.train.CheckpointConfig(num_to_keep=2), "everstep chooses what it keeps"),
-    "callbacks": ([Callback()], "everstep.connect"),
+    "callbacks": ((Callback(),), None),
     "logging_config": (ray.train.LoggingConfig(log_level="DEBUG"), "logging module"),
     "sync_config": ("x", "everstep does not know it; remove it"),
     "verbose": ("x", "everstep does not know it; remove it"),
@@ -70,6 +70,12 @@ def test_each_field_of_run_config(name: str) -> None:
         assert getattr(read_run_config(config), name) == value
     else:
         refused(read_run_config, config, f"RunConfig.{name} is not honoured: ", why_not)
+
+
+def test_a_callback_that_ray_train_would_not_call_is_refused() -> None:
+    config = ray.train.RunConfig()
+    config.callbacks = [Callback(), print]
+    refused(read_run_config, config, "RunConfig.callbacks[1]=", "ray.train.UserCallback")
 
 
 def test_defaults_are_taken() -> None:

@@ -49,7 +49,9 @@ class FakeTrainer:
         on_state(RunState(self.run_file.name, Phase.STARTING, "waiting for ranks", steps=2))
         if self.error is not None:
             raise self.error
-        on_state(RunState(self.run_file.name, Phase.RUNNING, "", "1.1", 2, 2, 4, loss=3.5, weight_per_s=5100))
+        unit = self.run_file.weight_unit
+        throughput = {"weight_unit": unit, "weight_per_s": 5100.0}
+        on_state(RunState(self.run_file.name, Phase.RUNNING, "", "1.1", 2, 2, 4, loss=3.5, **throughput))  # type: ignore[arg-type]
         fired = self.run_file.elastic.chaos if self.fires else ()
         metrics = {
             "weights_sha256": type(self).weights(self.run_file),

@@ -4,6 +4,7 @@ import io
 from dataclasses import asdict, replace
 
 import pytest
+from everstep.actors.messages import StepRecord
 from everstep.orchestrator import report
 from everstep.orchestrator.progress import Progress
 from everstep.orchestrator.view import MemberView, Phase, RecoveryRecord, RunState
@@ -21,8 +22,18 @@ FIRST = RecoveryRecord(
 )
 SECOND = RecoveryRecord("1.3", "rank 3.0 died", 20, 3, 2, phases={"rebuild": 0.005, "restore": 1.5})
 RUNNING = RunState(
-    "gpt", Phase.RUNNING, "training", "1.2", step=12, steps=40, world=3, loss=3.2104, weight_per_s=5123.4
+    "gpt",
+    Phase.RUNNING,
+    "training",
+    "1.2",
+    step=12,
+    steps=40,
+    world=3,
+    loss=3.2104,
+    weight_unit="tokens",
+    weight_per_s=5123.4,
 )
+RECORD = StepRecord(11, 3.2104, 4096.0, 0.8, {"AdamW": 0.00098}, {"accuracy": 0.51234}, None, 8, 3, 0.0)
 METRICS = {
     "weights_sha256": "ab" * 32,
     "loss": 2.91,
@@ -34,8 +45,26 @@ METRICS = {
 
 
 def test_the_line_of_a_healthy_run() -> None:
-    line = report.status_line(RUNNING, "tokens")
+    line = report.status_line(RUNNING)
     assert line == "step 12/40  loss 3.21  5.12k tokens/s  world 3  generation 1.2  running"
+
+
+def test_the_line_shows_what_was_recorded_and_the_throughput() -> None:
+    line = report.status_line(replace(RUNNING, record=RECORD, model_flops_per_s=1.234e11))
+    assert line == (
+        "step 12/40  loss 3.21  accuracy 0.5123  lr 0.00098  5.12k tokens/s  0.123 TFLOP/s  world 3  "
+        "generation 1.2  running"
+    )
+
+
+def test_the_line_stays_short_however_much_was_recorded() -> None:
+    rates = {f"AdamW/{group}": 0.1 * group for group in range(6)}
+    record = replace(RECORD, lr=rates, numbers={f"n{place}": place for place in range(9)}, skipped="not\nfinite")
+    line = report.status_line(replace(RUNNING, record=record))
+    assert "  skipped (not finite)  n0 0  n1 1  n2 2  n3 3  and 5 more  lr AdamW/0 0  " in line
+    assert "  lr AdamW/3 0.3  and 2 more  " in line
+    same = report.status_line(replace(RUNNING, record=replace(RECORD, lr=dict.fromkeys(rates, 0.5))))
+    assert "  lr 0.5  5.12k" in same
 
 
 def test_the_line_says_why_a_run_waits() -> None:
@@ -117,7 +146,7 @@ class Clock:
 
 def test_plain_progress_prints_changes_at_once_and_steps_now_and_then() -> None:
     out, clock = io.StringIO(), Clock()
-    with Progress(Console(file=out, width=40), "tokens", clock=clock) as progress:
+    with Progress(Console(file=out, width=40), clock=clock) as progress:
         progress(RunState("gpt", Phase.STARTING, "waiting for ranks 0.0, 1.0"))
         progress(RunState("gpt", Phase.STARTING, "waiting for ranks 1.0"))
         for step in range(13):
@@ -140,6 +169,17 @@ def test_a_still_run_says_nothing_twice() -> None:
             progress(RUNNING)
     assert len(out.getvalue().splitlines()) == 1
     assert out.getvalue().startswith("undisturbed  step 12/40")
+
+
+def test_a_warning_is_printed_once() -> None:
+    out = io.StringIO()
+    warned = replace(RUNNING, warnings=("metrics.jsonl: the disk is full",))
+    with Progress(Console(file=out), clock=Clock()) as progress:
+        for state in (RUNNING, warned, warned, replace(warned, warnings=(*warned.warnings, "a second [one]"))):
+            progress(state)
+    lines = out.getvalue().splitlines()
+    assert lines[1:] == ["warning  metrics.jsonl: the disk is full", "warning  a second [one]"]
+    assert "warning  metrics.jsonl" in text(report.state_report(warned))
 
 
 def test_a_terminal_shows_one_living_line_and_keeps_recoveries() -> None:
