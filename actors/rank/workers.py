@@ -103,10 +103,17 @@ class Workers:
     def _start(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
             self._count,
-            mp_context=multiprocessing.get_context("spawn"),
+            mp_context=_context(),
             initializer=_start_worker,
             initargs=(os.getpid(), self._work),
         )
+
+
+def _context() -> Any:
+    """Workers are forked from a process that has done nothing but import: torch is loaded once for all of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ class Loaded:
     """A batch, or why there is none, as it leaves a worker.
 
     Attributes:
-        content: the batch or the exception, pickled; None for an exception that cannot travel.
+        content: the batch or the exception, pickled; None for an exception that cannot be.
         failure: None, or the one line and the traceback of the exception.
     """
 
@@ -166,14 +173,11 @@ def _load(samples: tuple[int, ...], seed: int) -> Loaded:
 
 
 def _failed(error: Exception) -> Loaded:
-    trace = "".join(traceback.format_exception(error))
-    line = f"{type(error).__name__}: {error}"
+    failure = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
     try:
-        content = _pickled(error)
-        travels = _revived(content) is not None
+        return Loaded(_pickled(error), failure)
     except Exception:
-        travels = False
-    return Loaded(content if travels else None, (line, trace))
+        return Loaded(None, failure)
 
 
 def _pickled(value: Any) -> bytes:
@@ -185,7 +189,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def _revived(content: bytes | None) -> Exception | None:
-    """An exception of the user's may be of a kind that can be pickled but not made again."""
+    """The exception; None if it is of a kind that cannot be made again, as some of users' are."""
     if content is None:
         return None
     try:
