@@ -29,7 +29,7 @@ def status_line(state: RunState) -> str:
     if state.weight_per_s is not None:
         parts.append(f"{short_count(state.weight_per_s)} {state.weight_unit}/s")
     if state.model_flops_per_s is not None:
-        parts.append(f"{state.model_flops_per_s / 1e12:.3g} TFLOP/s")
+        parts.append(f"{short_count(state.model_flops_per_s, ' ')}FLOP/s")
     parts.append(f"world {state.world}")
     if state.generation:
         parts.append(f"generation {state.generation}")
@@ -149,17 +149,17 @@ def total_seconds(record: RecoveryRecord) -> float:
     return record.phases.get("total", sum(record.phases.values()))
 
 
-def short_count(value: float) -> str:
-    """A number in at most three digits and a letter.
+def short_count(value: float, between: str = "") -> str:
+    """A number in at most three digits and a letter, with ``between`` between them.
 
-    >>> short_count(5120), short_count(87.25), short_count(2.5e6)
-    ('5.12k', '87.2', '2.5M')
+    >>> short_count(5120), short_count(87.25), short_count(2.5e6, " ")
+    ('5.12k', '87.2', '2.5 M')
     """
-    for letter in ("", "k", "M", "G"):
+    for letter in ("", "k", "M", "G", "T"):
         if abs(value) < 999.5:
-            return f"{value:.3g}{letter}"
+            return f"{value:.3g}{between}{letter}"
         value /= 1000
-    return f"{value:.3g}T"
+    return f"{value:.3g}{between}P"
 
 
 def one_line(text: str) -> str:

@@ -52,7 +52,7 @@ def test_the_line_of_a_healthy_run() -> None:
 def test_the_line_shows_what_was_recorded_and_the_throughput() -> None:
     line = report.status_line(replace(RUNNING, record=RECORD, model_flops_per_s=1.234e11))
     assert line == (
-        "step 12/40  loss 3.21  accuracy 0.5123  lr 0.00098  5.12k tokens/s  0.123 TFLOP/s  world 3  "
+        "step 12/40  loss 3.21  accuracy 0.5123  lr 0.00098  5.12k tokens/s  123 GFLOP/s  world 3  "
         "generation 1.2  running"
     )
 
@@ -131,7 +131,16 @@ def test_faults_that_never_fired_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("value", "short"),
-    [(0, "0"), (87.25, "87.2"), (999.4, "999"), (999.6, "1k"), (5123, "5.12k"), (2.5e6, "2.5M"), (3e13, "30T")],
+    [
+        (0, "0"),
+        (87.25, "87.2"),
+        (999.4, "999"),
+        (999.6, "1k"),
+        (5123, "5.12k"),
+        (2.5e6, "2.5M"),
+        (3e13, "30T"),
+        (2e15, "2P"),
+    ],
 )
 def test_counts_are_short(value: float, short: str) -> None:
     assert report.short_count(value) == short
