@@ -1,10 +1,13 @@
 """A chosen few of the scenarios on real Ray with two raylets: the same weights as on the local cluster."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,11 +17,14 @@ from everstep.conf.chaos import Fault, FaultKind, FaultPoint
 from everstep.conf.errors import RunAliveError, RunNotFoundError
 from everstep.orchestrator.drivers import RayDriver
 from everstep.orchestrator.names import NAMESPACE
+from everstep.orchestrator.records import json_lines
 from everstep.orchestrator.view import Phase, RunState
+from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
-from .harness import WIDE, Outcome, assert_as_if_undisturbed, plan_of, read, twins
+from .harness import STEPS, WIDE, Outcome, assert_as_if_undisturbed, plan_of, read, twins
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.ray
 
 
@@ -108,6 +114,41 @@ def test_a_stopped_rank_is_fenced_while_its_run_answers(undisturbed: Outcome, tm
     assert any(look.phase is Phase.RUNNING and look.world == 4 for look in looks)
     assert "no sign of life" in outcome.state.recoveries[0].cause
     assert any(member.status == "suspect" for look in looks for member in look.members)
+
+
+class Writes:
+    """A callback of Ray Train's form; it lives where the controller does, so it leaves a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{metrics[0]['step']} {metrics[0]['loss']}\n")
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        self.path.write_text("failed")
+
+
+def test_numbers_reach_callbacks_and_whoever_asks(tmp_path: Path) -> None:
+    faults = [Fault(3, 0, point=FaultPoint.IN_BACKWARD)]
+    plan = plan_of(tmp_path, ranks=3, chaos=faults)
+    plan = replace(plan, folder=str(tmp_path / "kept"), callbacks=(Writes(tmp_path / "reports"),))
+    asked: list[int] = []
+
+    def ask(state: RunState) -> None:
+        # The controller lives until its driver has heard of the end.
+        if state.phase.ended:
+            asked[:] = [record.step for record in connect(tmp_path.name).records(since=2)]
+
+    state = RayDriver().drive(plan, ask)
+    assert state.phase is Phase.SUCCEEDED, state.error
+    assert state.faults_fired
+    assert asked == list(range(2, STEPS))
+    records = json_lines.read(tmp_path / "kept" / json_lines.FILE)
+    assert [record.step for record in records] == list(range(STEPS))
+    reports = (tmp_path / "reports").read_text().splitlines()
+    assert reports == [f"{record.step} {record.loss}" for record in records]
 
 
 def test_a_run_name_that_is_alive_is_refused(tmp_path: Path) -> None:
