@@ -10,6 +10,8 @@ from .flat import flat
 class Callback:
     """Calls a ``ray.train.UserCallback`` where the controller runs, as Ray Train does.
 
+    ``after_exception`` is called once, if the run fails: what everstep recovers from is no exception of the run.
+
     Args:
         callback: the user's.
         run_context: handed to it; see ``run_context``.
