@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..policies.world import Generation, Position, World
+from ..policies.world import Generation, Position, Work, World
 
 PROTOCOL = 1
 
@@ -104,6 +104,7 @@ class Report:
         position: first undecided position.
         done: indices of that position whose gradients it holds.
         owed: indices that it still computes.
+        work: what is to be decided at that position; None if the rank has not come to it.
         cause: why, if a collective failed; None when it was asked to report.
         accused: incarnation of the peer that the failed collective points at, if any.
     """
@@ -115,6 +116,7 @@ class Report:
     owed: frozenset[int]
     cause: str | None = None
     accused: str | None = None
+    work: Work | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ class Finished:
     steps: int
     computed: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    state_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -229,12 +232,17 @@ class Open:
         position: first undecided position; a member that stands one before it holds its sum and decides it alike.
         indices: by incarnation, all indices that the member contributes to ``position``.
         store: where its members meet.
+        work: what is to be decided at ``position``; None if nobody has come to it: then there are no indices, and
+            each member plans for itself when it does.
+        poison: indices of ``position`` that nobody may compute: they contribute nothing.
     """
 
     world: World
     position: Position
     indices: Mapping[str, tuple[int, ...]]
     store: StoreAddress
+    work: Work | None = None
+    poison: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """How a run survives: the typed elastic configuration, checked against itself when it is made."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from .chaos import Fault
 from .errors import ConfigError
+from .schedule import BatchSchedule
 
 
 class Reduction(StrEnum):
@@ -12,6 +14,20 @@ class Reduction(StrEnum):
 
     EXACT = "exact"
     FLOAT = "float"
+
+
+class OnTrouble(StrEnum):
+    """What is done about trouble that does not come from a failure."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class Buffers(StrEnum):
+    """What is done about buffers that a forward changes."""
+
+    REFUSE = "refuse"
+    FOLD = "fold"
 
 
 @dataclass(frozen=True)
@@ -71,12 +87,17 @@ class ElasticConfig:
     """How the run keeps its steps whole.
 
     Args:
-        microbatches_per_step: B, the microbatches that every optimizer step sums, whatever the world is.
+        microbatches_per_step: B, the microbatches that every optimizer step sums, whatever the world is; or a
+            schedule ``{step: B}``, each B from its step on.
         ranks_per_replica: R, ranks that hold one model copy together.
         spares: parked ranks beside the members.
         reduction: ``exact`` (the sum does not depend on who computed what) or ``float`` (fp32 sums).
         workload: name of the policy that gives microbatches to replicas.
         recovery: name of the policy that answers a loss.
+        on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
+        on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
+        buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
+        probe: in ``exact``, whether all members first compute one microbatch alike, and compare the bits.
         seed: root of the data order and of every RNG stream.
         chaos: planned faults, for rehearsals and tests.
         bucket_mib: size in MiB of one bucket of accumulated gradient.
@@ -86,19 +107,27 @@ class ElasticConfig:
         ConfigError: a value that cannot work, in one line.
     """
 
-    microbatches_per_step: int
+    microbatches_per_step: int | Mapping[int, int]
     ranks_per_replica: int = 1
     spares: int = 0
     reduction: Reduction | str = Reduction.EXACT
     workload: str = "balanced"
     recovery: str = "auto"
+    on_nonfinite: OnTrouble | str = OnTrouble.STOP
+    on_poison: OnTrouble | str = OnTrouble.STOP
+    buffers: Buffers | str = Buffers.REFUSE
+    probe: bool = True
     seed: int = 0
     chaos: tuple[Fault, ...] = ()
     bucket_mib: float = 8.0
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     def __post_init__(self) -> None:
-        for name, low in (("microbatches_per_step", 1), ("ranks_per_replica", 1), ("spares", 0)):
+        try:
+            self.schedule  # noqa: B018
+        except ValueError as error:
+            raise ConfigError(f"elastic.microbatches_per_step: {error}") from None
+        for name, low in (("ranks_per_replica", 1), ("spares", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ConfigError(f"elastic.{name}={value!r} must be a whole number of at least {low}")
@@ -109,12 +138,15 @@ class ElasticConfig:
             )
         if self.spares:
             raise ConfigError(f"elastic.spares={self.spares}: spares cannot be swapped in so far; set it to 0")
-        try:
-            object.__setattr__(self, "reduction", Reduction(str(self.reduction)))
-        except ValueError:
-            raise ConfigError(
-                f"elastic.reduction={self.reduction!r} is not known; use one of: {', '.join(Reduction)}"
-            ) from None
+        for name, kind in _NAMED.items():
+            try:
+                object.__setattr__(self, name, kind(str(getattr(self, name))))
+            except ValueError:
+                raise ConfigError(
+                    f"elastic.{name}={getattr(self, name)!r} is not known; use one of: {', '.join(kind)}"
+                ) from None
+        if not isinstance(self.probe, bool):
+            raise ConfigError(f"elastic.probe={self.probe!r} must be true or false")
         for name, known in (("workload", ("balanced",)), ("recovery", ("auto", "shrink"))):
             if getattr(self, name) not in known:
                 raise ConfigError(
@@ -127,3 +159,24 @@ class ElasticConfig:
         object.__setattr__(self, "chaos", tuple(self.chaos))
         if not all(isinstance(fault, Fault) for fault in self.chaos):
             raise ConfigError("elastic.chaos must hold everstep.Fault values only")
+
+    @property
+    def schedule(self) -> BatchSchedule:
+        """B of every step.
+
+        Raises:
+            ValueError: ``microbatches_per_step`` is neither a number nor a schedule.
+        """
+        held = self.microbatches_per_step
+        if isinstance(held, Mapping):
+            # Files may spell the steps as texts.
+            held = {int(step) if str(step).isdigit() else step: count for step, count in held.items()}
+        return BatchSchedule.of(held)
+
+
+_NAMED: dict[str, type[StrEnum]] = {
+    "reduction": Reduction,
+    "on_nonfinite": OnTrouble,
+    "on_poison": OnTrouble,
+    "buffers": Buffers,
+}

@@ -46,5 +46,9 @@ class NonFiniteError(EverstepError):
     """A loss or a gradient is not finite; the text names the step, the microbatch and the rank."""
 
 
+class ProbeError(EverstepError):
+    """This rank computes other gradients than its peers for the same microbatch; the others go on without it."""
+
+
 class CommunicatorError(EverstepError):
     """A collective failed or its group could not be built; the step is not lost, it is reduced again."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .chaos import Fault
@@ -53,7 +53,7 @@ class RunFile(_Keys):
         cluster: a ``ClusterKind`` or its name.
         address: of the Ray cluster; None takes ``RAY_ADDRESS`` if that is set, else starts a cluster here.
         compare: also run the undisturbed twin and compare the weights.
-        weight_unit: what the weights of losses count, for display.
+        weight_unit: what the weights of losses count, for display; for ``tokens`` the model FLOPs are estimated.
         elastic: how the run keeps its steps whole.
         scaling: how many ranks, and what each reserves.
         folder: where the file lies from which this was read.
@@ -85,6 +85,8 @@ class RunFile(_Keys):
 class _ElasticKeys(ElasticConfig):
     """``ElasticConfig`` as a file spells it: OmegaConf gives no type to the items of a tuple."""
 
+    # A number, or a schedule: OmegaConf knows no such union.
+    microbatches_per_step: Any = MISSING
     chaos: list[Fault] = field(default_factory=list)  # type: ignore[assignment]
 
 
@@ -110,9 +112,9 @@ def check(elastic: ElasticConfig, min_ranks: int, max_ranks: int) -> None:
             )
     if min_ranks > max_ranks:
         raise ConfigError(f"the minimum of {min_ranks} ranks exceeds the maximum of {max_ranks}; swap them")
-    if elastic.microbatches_per_step < min_ranks // size:
+    if elastic.schedule.smallest < min_ranks // size:
         raise ConfigError(
-            f"elastic.microbatches_per_step={elastic.microbatches_per_step} leaves some of the minimum of "
+            f"elastic.microbatches_per_step={elastic.schedule} leaves some of the minimum of "
             f"{min_ranks // size} replicas without work; raise it or lower the minimum of ranks"
         )
     for index, fault in enumerate(elastic.chaos):

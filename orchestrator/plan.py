@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..actors.rank.spec import RankSpec
-from ..conf.elastic import ElasticConfig
+from ..conf.elastic import ElasticConfig, OnTrouble
 from ..conf.scaling import Scaling
 from ..policies.workload import workload_policy
 from ..policies.world import Seat
@@ -59,12 +59,12 @@ class RunPlan:
             term=term,
             ranks=ranks,
             minimum=self.scaling.min_ranks // self.elastic.ranks_per_replica,
-            microbatches=self.elastic.microbatches_per_step,
             workload=workload_policy(self.elastic.workload),
             timeouts=self.elastic.timeouts,
             ranks_per_replica=self.elastic.ranks_per_replica,
             store_prefix=f"{self.run}/{uuid.uuid4().hex[:8]}",
             weight_unit=self.weight_unit,
+            skip_poison=self.elastic.on_poison is OnTrouble.SKIP,
         )
 
     def program(self) -> Program:

@@ -1,6 +1,7 @@
 """The identities and facts that every layer shares: who is a member, of which generation, at which place."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, order=True)
@@ -24,16 +25,49 @@ class Generation:
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """How far training is: an optimizer step and the attempt at it (a void attempt is done again).
+    """How far training is. A rank's position is where it works now; everything before it is decided.
 
-    A rank's position is where it works now; everything before it is decided.
+    Attributes:
+        step: the next optimizer step.
+        unit: how many units of work were decided since the step before: evaluations may come before a step.
+        attempt: a void attempt is done again.
     """
 
     step: int
+    unit: int = 0
     attempt: int = 0
 
+    @property
+    def first(self) -> "Position":
+        """The first attempt at it."""
+        return Position(self.step, self.unit)
+
     def __str__(self) -> str:
-        return f"{self.step}" if self.attempt == 0 else f"{self.step} (attempt {self.attempt})"
+        unit = f", unit {self.unit}" if self.unit else ""
+        attempt = f" (attempt {self.attempt})" if self.attempt else ""
+        return f"{self.step}{unit}{attempt}"
+
+
+class WorkKind(StrEnum):
+    """What a unit of work is for."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is decided together at one position: all microbatches of a training step, or of an evaluation.
+
+    It is a pure function of the position, and what comes at a position is said by the user's loop, alike on every
+    rank; so a rank tells it in its reports rather than the controller knows it.
+    """
+
+    kind: WorkKind
+    microbatches: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} over {self.microbatches} microbatches"
 
 
 @dataclass(frozen=True, order=True)

@@ -1,4 +1,4 @@
-"""What the members of a step tell each other beside the gradients, as two small tensors, and what follows from it.
+"""What the members of a unit of work tell each other beside the gradients, as small tensors, and what follows from it.
 
 Every number has a slot of its own per microbatch, filled by the one rank that computed it, so sums over ranks are
 exact and the result does not depend on who computed what. The census is complete before the vote is entered; so
@@ -6,13 +6,20 @@ everybody who entered the vote can tell the verdict, also one whose own vote bro
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from . import tally
+from .communicator import Communicator, Pending
 from .transaction import ProtocolError
+
+_ROWS = 5
+# A signature travels as two whole numbers that float64 holds exactly.
+_HALF_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -21,33 +28,43 @@ class Contribution:
 
     Attributes:
         weight: of its loss in the step's mean.
-        loss: scalar, on the device: reading it would make the host wait, so it is read with the census.
+        loss: scalar, on the device: reading it would make the host wait, so it is read with the census; None if the
+            user's loop did not tell it.
         peak: largest |gradient|, scalar, on the device; +inf if one is not finite.
+        numbers: that the user recorded: value and weight by name.
     """
 
-    weight: float
-    loss: Tensor
-    peak: Tensor
+    weight: float = 0.0
+    loss: Tensor | None = None
+    peak: Tensor | None = None
+    numbers: Mapping[str, tuple[float | Tensor, float]] = field(default_factory=dict)
 
-    def row(self) -> tuple[float, float, float, float]:
-        """Count, weight, loss, and whether something is not finite. Weight 0 contributes nothing, not 0 times NaN."""
+    def row(self, payload: bytes) -> tuple[float, ...]:
+        """Count, weight, loss, whether something is not finite, and the length of the numbers.
+
+        Weight 0 contributes nothing, not 0 times NaN.
+        """
         if self.weight == 0:
-            return 1.0, 0.0, 0.0, 0.0
-        loss = float(self.loss)
-        finite = math.isfinite(loss) and math.isfinite(float(self.peak))
-        return 1.0, self.weight, loss if finite else 0.0, float(not finite)
+            return 1.0, 0.0, 0.0, 0.0, float(len(payload))
+        known = self.loss is not None
+        loss = float(self.loss) if self.loss is not None else math.nan
+        finite = (not known or math.isfinite(loss)) and (self.peak is None or math.isfinite(float(self.peak)))
+        return 1.0, self.weight, loss if finite else 0.0, float(not finite), float(len(payload))
 
 
 @dataclass(frozen=True)
 class Census:
-    """All of a step, as every member sees it.
+    """All of a unit of work, as every member sees it.
 
     Attributes:
         weights: by microbatch.
-        losses: by microbatch.
+        losses: by microbatch; NaN where the user's loop did not tell it.
         nonfinite: indices whose contribution is not finite.
         touched: by parameter.
         maxima: by parameter, largest |weighted gradient| of one microbatch.
+        stop: whether some rank wants this step to be the last.
+        signatures: by place in the world, of the gradients of the probe microbatch; empty if there was none.
+        numbers: weighted means of what was recorded.
     """
 
     weights: tuple[float, ...]
@@ -55,6 +72,9 @@ class Census:
     nonfinite: tuple[int, ...]
     touched: list[bool] = field(default_factory=list)
     maxima: list[float] = field(default_factory=list)
+    stop: bool = False
+    signatures: tuple[int, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
@@ -69,28 +89,89 @@ class Census:
         return math.fsum(weight * loss for weight, loss in pairs if weight) / self.weight
 
 
-def fill(contributions: dict[int, Contribution], microbatches: int, touched: Sequence[bool]) -> Tensor:
-    """The summed half: [count, weight, loss, non-finite] by microbatch, then touched by parameter. float64."""
-    rows = torch.zeros(4, microbatches, dtype=torch.float64)
-    for index, held in contributions.items():
-        rows[:, index] = torch.tensor(held.row(), dtype=torch.float64)
-    return torch.cat([rows.flatten(), torch.tensor([float(bit) for bit in touched], dtype=torch.float64)])
+@dataclass(frozen=True)
+class Statement:
+    """What one rank says in a census.
 
-
-def read(summed: Tensor, maxima: Tensor, microbatches: int) -> Census:
-    """The census after its two all-reduces.
-
-    Raises:
-        ProtocolError: a microbatch was not summed exactly once.
+    Attributes:
+        contributions: of the microbatches of this rank, by index.
+        microbatches: of all ranks.
+        touched: by parameter.
+        maxima: by parameter, float64, on the device of the collectives.
+        stop: this rank wants the step to be the last.
+        signature: of the probe microbatch, 64 bits; None if there was no probe.
     """
-    counts, weights, losses, nonfinite = summed[: 4 * microbatches].view(4, microbatches).tolist()
-    wrong = {index: int(count) for index, count in enumerate(counts) if count != 1}
-    if wrong:
-        raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
-    return Census(
-        tuple(weights),
-        tuple(losses),
-        tuple(index for index, flag in enumerate(nonfinite) if flag),
-        [bit > 0 for bit in summed[4 * microbatches :].tolist()],
-        maxima.tolist(),
-    )
+
+    contributions: Mapping[int, Contribution]
+    microbatches: int
+    touched: Sequence[bool]
+    maxima: Tensor
+    stop: bool = False
+    signature: int | None = None
+
+    def begin(self, communicator: Communicator) -> "Taking":
+        """Launch the collectives.
+
+        Raises:
+            CommunicatorError: the group is broken.
+        """
+        payloads = {index: tally.encode(held.numbers) for index, held in self.contributions.items()}
+        rows = torch.zeros(_ROWS, self.microbatches, dtype=torch.float64)
+        for index, held in self.contributions.items():
+            rows[:, index] = torch.tensor(held.row(payloads[index]), dtype=torch.float64)
+        flags = torch.tensor([float(self.stop), *map(float, self.touched)], dtype=torch.float64)
+        signatures = torch.zeros(0 if self.signature is None else 2 * communicator.size, dtype=torch.float64)
+        if self.signature is not None:
+            halves = divmod(self.signature, 2**_HALF_BITS)
+            signatures[2 * communicator.rank : 2 * communicator.rank + 2] = torch.tensor(halves, dtype=torch.float64)
+        summed = torch.cat([rows.flatten(), flags, signatures]).to(self.maxima.device)
+        maxima = self.maxima.clone()
+        return Taking(
+            self.microbatches,
+            payloads,
+            summed,
+            maxima,
+            [communicator.all_reduce(summed, dist.ReduceOp.SUM), communicator.all_reduce(maxima, dist.ReduceOp.MAX)],
+            len(self.touched),
+        )
+
+
+@dataclass(frozen=True)
+class Taking:
+    """A census under way."""
+
+    microbatches: int
+    payloads: Mapping[int, bytes]
+    summed: Tensor
+    maxima: Tensor
+    pending: list[Pending]
+    parameters: int
+
+    def finish(self, communicator: Communicator) -> Census:
+        """Wait for it and read it.
+
+        Raises:
+            CommunicatorError: a collective failed.
+            ProtocolError: a microbatch was not summed exactly once.
+        """
+        for collective in self.pending:
+            collective.wait()
+        rows, rest = self.summed.cpu().tensor_split([_ROWS * self.microbatches])
+        flags, signatures = rest.tensor_split([1 + self.parameters])
+        counts, weights, losses, nonfinite, lengths = rows.view(_ROWS, self.microbatches).tolist()
+        wrong = {index: int(count) for index, count in enumerate(counts) if count != 1}
+        if wrong:
+            raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
+        numbers = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
+        stop, *touched = (flag > 0 for flag in flags.tolist())
+        halves = [int(half) for half in signatures.tolist()]
+        return Census(
+            tuple(weights),
+            tuple(losses),
+            tuple(index for index, flag in enumerate(nonfinite) if flag),
+            touched,
+            self.maxima.tolist(),
+            stop,
+            tuple((high << _HALF_BITS) | low for high, low in zip(halves[::2], halves[1::2], strict=True)),
+            tally.means(numbers),
+        )

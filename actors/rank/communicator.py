@@ -18,7 +18,6 @@ from ..messages import StoreAddress
 from .rendezvous import StoreClients
 from .sockets import SocketWatch
 
-
 _LEARN_PATIENCE_S = 5.0
 
 

@@ -2,27 +2,33 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from ...conf.elastic import ElasticConfig, Reduction
+from ...conf.elastic import Buffers as BufferMode
+from ...conf.elastic import ElasticConfig, OnTrouble, Reduction
 from ...conf.errors import LoopError
 from ...policies.world import Position, Seat
 from ..messages import Heartbeat, Ready
 from . import rehearsal
+from .buffers import Buffers
 from .data import Loader, Microbatches
 from .engine import Engine
 from .gradients import GradientSum
 from .history import History
-from .loop import Run, Step
+from .loop import Machinery, Step
 from .order import mix
 from .recorder import Recorder, estimated_flops
 from .rng import seed_everything
-from .signature import tensor_sha256, weights_sha256
+from .run import Run
+from .signature import state_sha256, tensor_sha256, weights_sha256
+from .state import guard, named_objects, named_tensors, refuse_running_statistics
+from .training import Training
 
 if TYPE_CHECKING:
     from .process import RankProcess
@@ -52,6 +58,7 @@ class RankContext:
         self._engine: Engine | None = None
         self._gradients: GradientSum | None = None
         self._models: dict[str, nn.Module] = {}
+        self._kept: dict[str, Any] = {}
         self._recorder: Recorder | None = None
         self.progress = Progress()
         self.history = History()
@@ -74,11 +81,11 @@ class RankContext:
         """Agree with all peers on the initial state and enter the step loop; blocks until every rank is here.
 
         Args:
-            model: built from the seed alone, so that it is the same on every rank.
-            optimizer: over the model's parameters.
-            scheduler: whatever the user steps; everstep only keeps it with the state.
+            model: built from the seed alone, so that it is the same on every rank; or several, by name.
+            optimizer: over the model's parameters; or several, by name.
+            scheduler: whatever the user steps, alike on every rank; or several, by name.
             data: the microbatches.
-            extra: other objects with ``state_dict``.
+            extra: other objects with ``state_dict`` that the user changes alike on every rank, by name.
             steps: optimizer steps in all, at least 1.
             flops_per_weight: model FLOPs of one unit of weight, forward and backward, for the throughput that is
                 shown. If the unit of weights is tokens, the default is the usual estimate of six for each trained
@@ -97,25 +104,30 @@ class RankContext:
         if not isinstance(data, Microbatches):
             raise LoopError(f"data must be everstep.Microbatches, got {type(data).__name__}")
         elastic, process = self._elastic, self._process
-        self._models = dict(model) if isinstance(model, Mapping) else {"": model}
-        optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
-        _refuse_running_statistics(self._models)
-        parameters = {
-            name: parameter for name, parameter in _named(self._models, "named_parameters") if parameter.requires_grad
+        schedule = elastic.schedule
+        self._models = named_objects(model, "model", nn.Module)
+        optimizers = named_objects(optimizer, "optimizer", torch.optim.Optimizer)
+        self._kept = {
+            **{f"optimizer {name}".strip(): held for name, held in optimizers.items()},
+            **{f"scheduler {name}".strip(): held for name, held in named_objects(scheduler, "scheduler").items()},
+            **{f"extra {name}": held for name, held in named_objects(extra or {}, "extra").items()},
         }
+        if elastic.buffers is BufferMode.REFUSE:
+            refuse_running_statistics(self._models)
+        buffers = Buffers(self._models, BufferMode(elastic.buffers))
+        parameters = self._trained(buffers)
         gradients = GradientSum(
             parameters,
             Reduction(elastic.reduction),
-            elastic.microbatches_per_step,
+            schedule.largest,
             int(elastic.bucket_mib * 2**20),
             process.max_world,
         )
-        loader = Loader(data, elastic.microbatches_per_step, elastic.seed)
+        loader = Loader(data, schedule, elastic.seed)
         engine = Engine(
             process.ledger,
             process.groups,
-            gradients,
-            elastic.microbatches_per_step,
+            self.device,
             elastic.timeouts,
             process.chaos,
             process.trace,
@@ -123,7 +135,7 @@ class RankContext:
         )
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
-        process.ledger.steps = steps
+        guard(optimizers.values(), gradients, lambda: self._run.current if self._run else None)
         process.link.send(
             Ready(
                 process.incarnation,
@@ -133,6 +145,7 @@ class RankContext:
                     "length of the data set": str(loader.order.length),
                     "microbatch size": str(data.size),
                     "trained parameters": str(len(parameters)),
+                    "optimizers, schedulers and extra": state_sha256(self._kept),
                 },
             )
         )
@@ -144,10 +157,42 @@ class RankContext:
         self._recorder = Recorder(optimizers, flops_per_weight)
         seed_everything(mix(elastic.seed))
         self._engine, self._gradients = engine, gradients
+
+        def training(step: int) -> Training:
+            return Training(
+                step,
+                schedule.at(step),
+                gradients,
+                lambda: self._trained(buffers),
+                OnTrouble(elastic.on_nonfinite),
+                process.chaos,
+                lambda: process.ledger.await_end(elastic.timeouts.recovery),
+            )
+
+        machinery = Machinery(
+            engine,
+            loader,
+            gradients,
+            buffers,
+            process.chaos,
+            elastic.seed,
+            training,
+        )
+        probe = elastic.probe and elastic.reduction is Reduction.EXACT
         self._run = Run(
-            process.ledger, engine, loader, gradients, process.chaos, elastic.seed, steps, on_applied=self._applied
+            process.ledger, machinery, self._models, self.device, steps, probe, self._applied, self._enter_stage
         )
         return self._run
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Tell those who watch what a long pause is, as in ``with ctx.stage("export")``."""
+        before = self.progress.stage
+        self.progress.stage = name
+        try:
+            yield
+        finally:
+            self.progress.stage = before
 
     @property
     def run(self) -> Run | None:
@@ -180,29 +225,22 @@ class RankContext:
         assert self._recorder is not None
         world = self._process.ledger.transaction.world
         ranks = len(world.members) if world else 0
-        self.history.add(self._recorder.record(step, self._elastic.microbatches_per_step, ranks))
+        self.history.add(self._recorder.record(step, self._elastic.schedule.at(step.number), ranks))
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
 
+    def state_sha256(self) -> str:
+        """Of optimizers, schedulers and extra."""
+        return state_sha256(self._kept)
+
+    def _enter_stage(self, name: str) -> None:
+        self.progress.stage = name
+
     def _state(self) -> dict[str, torch.Tensor]:
-        return dict(_named(self._models, "state_dict"))
+        return dict(named_tensors(self._models, "state_dict"))
 
-
-def _named(models: Mapping[str, nn.Module], kind: str) -> list[tuple[str, Any]]:
-    """Parameters or state of all models, with the model's name in front."""
-    found = []
-    for prefix, model in models.items():
-        items = model.state_dict().items() if kind == "state_dict" else model.named_parameters()
-        found += [(f"{prefix}.{name}" if prefix else name, value) for name, value in items]
-    return found
-
-
-def _refuse_running_statistics(models: Mapping[str, nn.Module]) -> None:
-    """A buffer that a forward changes would depend on who computed what."""
-    for model in models.values():
-        for name, module in model.named_modules():
-            if getattr(module, "running_mean", None) is not None and getattr(module, "track_running_stats", False):
-                raise LoopError(
-                    f"{name} ({type(module).__name__}) changes its buffers in every forward: use a norm without "
-                    "running statistics (LayerNorm, GroupNorm, RMSNorm) or track_running_stats=False"
-                )
+    def _trained(self, buffers: Buffers) -> dict[str, torch.Tensor]:
+        """What is summed in the next step: a pure function of the models, which users change alike on every rank."""
+        named = named_tensors(self._models, "named_parameters")
+        # No backward makes what stands for a buffer, so it goes last into the buckets: they are filled from the end.
+        return {**buffers.shadows, **{name: parameter for name, parameter in named if parameter.requires_grad}}

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, default_collate
 
 from ...conf.errors import DataError
-from ...policies.schedule import BatchSchedule
+from ...conf.schedule import BatchSchedule
 from .order import Epochs, Ordered, SampleOrder, mix
 from .workers import Collate, Loaded, Source, Workers
 
@@ -79,6 +79,16 @@ def order_of(dataset: Any, seed: int, shuffle: bool) -> Callable[[int], int]:
     return Epochs(len(dataset), seed, shuffle)
 
 
+class Order(Protocol):
+    """Which samples a microbatch holds: a pure function of its place."""
+
+    length: int
+
+    def samples(self, step: int, index: int) -> tuple[int, ...]:
+        """Sample ids of microbatch (step, index)."""
+        ...
+
+
 class Loader:
     """Loads the microbatches that a rank owes, ahead of time if there are workers.
 
@@ -86,16 +96,21 @@ class Loader:
         data: what the user gave.
         microbatches: B, or its schedule.
         seed: of the run.
+        order: of the samples, instead of the run's own.
 
     Raises:
         DataError: the data set or ``collate_fn`` cannot be sent to workers.
     """
 
-    def __init__(self, data: Microbatches, microbatches: int | BatchSchedule, seed: int) -> None:
+    def __init__(
+        self, data: Microbatches, microbatches: int | BatchSchedule, seed: int, order: Order | None = None
+    ) -> None:
         self._seed = seed
         length = len(data.dataset)
-        at = order_of(data.dataset, seed, data.shuffle)
-        self.order = SampleOrder(length, data.size, microbatches, seed, data.shuffle, at)
+        if order is None:
+            at = order_of(data.dataset, seed, data.shuffle)
+            order = SampleOrder(length, data.size, microbatches, seed, data.shuffle, at)
+        self.order: Order = order
         self._source = Source(data.dataset, data.collate_fn or default_collate, length)
         self._workers = Workers(self._source, data.workers) if data.workers else None
         self._depth = data.workers * data.prefetch

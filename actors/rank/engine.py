@@ -1,33 +1,64 @@
-"""One step on the training thread: compute what is owed, reduce, take the census, vote; and again if a peer dies."""
+"""One unit of work on the training thread: compute what is owed, reduce, vote; and again if a peer dies."""
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Timeouts
-from ...conf.errors import CommunicatorError, LoopError, NonFiniteError
-from ...policies.world import Generation, Position
+from ...conf.errors import CommunicatorError
+from ...policies.world import Generation, Position, Work, World
 from ..faults import Chaos
 from ..messages import FromRank, Resumed
-from . import census as census_module
-from .census import Census, Contribution
+from .census import Census
 from .communicator import Communicator
-from .gradients import GradientSum
 from .groups import Groups
 from .ledger import Ledger, after
 from .trace import Trace
 from .transaction import ProtocolError, Verdict
 
 
+class Unit(Protocol):
+    """What is decided together: a training step, or an evaluation."""
+
+    work: Work
+
+    def begin(self) -> None:
+        """Empty everything for an attempt."""
+        ...
+
+    def reduce(self, communicator: Communicator) -> Census:
+        """The census and all sums, complete on this rank when it returns.
+
+        Raises:
+            CommunicatorError: a collective failed.
+        """
+        ...
+
+    def forget(self) -> None:
+        """A reduction failed before its census: drop what it may still write into."""
+        ...
+
+    def judge(self, census: Census) -> Verdict:
+        """A pure function of the census, hence the same on every rank that entered the vote."""
+        ...
+
+    def conclude(self, verdict: Verdict, census: Census, world: World) -> None:
+        """Do what follows from the verdict, after it was decided.
+
+        Raises:
+            EverstepError: the run, or this rank, must end.
+        """
+        ...
+
+
 @dataclass
 class _Timing:
-    """When things happened in the step under way, on this rank's monotonic clock, in seconds."""
+    """When things happened in the unit under way, on this rank's monotonic clock, in seconds."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
     failed: float = 0.0
@@ -35,13 +66,12 @@ class _Timing:
 
 
 class Engine:
-    """Carries one rank through its steps.
+    """Carries one rank through its units of work.
 
     Args:
         ledger: the transaction.
         groups: where the communicators come from.
-        gradients: the sum.
-        microbatches: B.
+        device: of the collectives.
         timeouts: all deadlines.
         chaos: planned faults.
         trace: for those who check from outside.
@@ -52,8 +82,7 @@ class Engine:
         self,
         ledger: Ledger,
         groups: Groups,
-        gradients: GradientSum,
-        microbatches: int,
+        device: torch.device,
         timeouts: Timeouts,
         chaos: Chaos,
         trace: Trace,
@@ -61,43 +90,59 @@ class Engine:
     ) -> None:
         self._ledger = ledger
         self._groups = groups
-        self._gradients = gradients
-        self._microbatches = microbatches
+        self._device = device
         self._timeouts = timeouts
         self._chaos = chaos
         self._trace = trace
         self._send = send
+        self._unit: Unit | None = None
         self._census: Census | None = None
-        self._contributions: dict[int, Contribution] = {}
         self._planned: frozenset[int] = frozenset()
+        self._computed_here: list[int] = []
         self._resumed_in: Generation | None = None
         self.position = Position(0)
         self.computed = 0
         self.timing = _Timing()
 
-    def begin(self, position: Position) -> None:
-        """Empty everything for an attempt at a step."""
-        self.position = position
-        self._contributions = {}
+    def begin(self, unit: Unit) -> None:
+        """Come to the next undecided position, with what the user's loop does there."""
+        position = self._ledger.transaction.position
+        self.position, self._unit = position, unit
         self._census = None
+        self._computed_here = []
         self.timing = _Timing()
-        self._planned = frozenset(self._ledger.transaction.indices)
-        self._gradients.reset()
+        unit.begin()
+        transaction = self._ledger.take_up(position, unit.work, self._timeouts.recovery)
+        self._planned = frozenset(transaction.indices)
         self._chaos.step, self._chaos.ordinal = position.step, -1
 
     def next_index(self) -> int | None:
         """The next microbatch to compute, None if nothing is owed. More may be owed after a loss."""
+        while (transaction := self._ledger.transaction).position == self.position and transaction.owed:
+            index = transaction.owed[0]
+            if index not in transaction.poison:
+                self._chaos.ordinal += 1
+                return index
+            # Nobody may compute it: it is done, and contributes nothing.
+            self._ledger.fold(self.position, index)
+        return None
+
+    @property
+    def members(self) -> int:
+        """Ranks in the world now."""
+        world = self._ledger.transaction.world
+        return len(world.members) if world else 0
+
+    @property
+    def poison(self) -> frozenset[int]:
+        """Indices of the unit that this rank has passed over."""
         transaction = self._ledger.transaction
-        if transaction.position != self.position or not transaction.owed:
-            return None
-        self._chaos.ordinal += 1
-        return transaction.owed[0]
+        return transaction.poison & transaction.done
 
     def upcoming(self, index: int) -> tuple[tuple[int, int], ...]:
         """(step, index) of what this rank will compute after ``index``, as far as it knows."""
-        transaction = self._ledger.transaction
         step = self.position.step
-        return tuple((step, other) for other in transaction.owed if other != index)
+        return tuple((step, other) for other in self._ledger.transaction.owed if other != index)
 
     @property
     def extending(self) -> bool:
@@ -105,25 +150,28 @@ class Engine:
         owed = self._ledger.transaction.owed
         return bool(owed) and owed[0] not in self._planned
 
-    def backward(self, index: int) -> AbstractContextManager[None]:
-        """While it lasts gradients are folded as they are made; buckets are exchanged if this is the last backward."""
+    def last_group(self, index: int) -> Communicator | None:
+        """The group over which this unit will be reduced, if ``index`` is the last that is owed and it is there."""
         transaction = self._ledger.transaction
-        last = None
-        if transaction.position == self.position and transaction.owed == (index,) and not transaction.abandoned:
-            assert transaction.generation is not None
-            last = self._groups.ready(transaction.generation)
-        return self._gradients.backward(last, self._chaos)
+        if transaction.position != self.position or transaction.owed != (index,) or transaction.abandoned:
+            return None
+        assert transaction.generation is not None
+        return self._groups.ready(transaction.generation)
 
-    def fold(self, index: int, weight: float, loss: Tensor, started: float) -> None:
-        """The gradient of this microbatch lies in ``.grad``: take it."""
-        peak = self._gradients.fold()
-        self._contributions[index] = Contribution(weight, loss.detach(), peak)
+    def done(self, index: int, started: float) -> None:
+        """A microbatch is computed, and what it contributes is held by the unit."""
         self._ledger.fold(self.position, index)
         self.computed += 1
+        self._computed_here.append(index)
         span = (started, time.monotonic())
         self.timing.spans.append(span)
         if self._trace:
-            self._trace.write("computed", step=self.position.step, index=index, span=span)
+            self._trace.write("computed", step=self.position.step, index=index, span=span, **self._aside())
+
+    def note(self, event: str, **facts: object) -> None:
+        """A line for those who check from outside."""
+        if self._trace:
+            self._trace.write(event, step=self.position.step, **facts)
 
     def settle(self) -> tuple[Verdict, Census] | None:
         """Reduce and vote once.
@@ -132,7 +180,7 @@ class Engine:
             The verdict with its census, or None if the world changed: then compute what is owed and settle again.
 
         Raises:
-            NonFiniteError: this rank's contribution is not finite.
+            EverstepError: what follows from the verdict is the end of the run, or of this rank.
             ProtocolError: a microbatch was not summed exactly once.
         """
         transaction = self._ledger.await_open(self._timeouts.recovery)
@@ -140,13 +188,14 @@ class Engine:
             return self._follow(transaction.position)
         if transaction.owed:
             return None
-        generation = transaction.generation
+        generation, unit = transaction.generation, self._unit
         assert generation is not None
+        assert unit is not None
         try:
             communicator = self._groups.get(generation, self._timeouts.build)
             self.timing.reduced = time.monotonic()
             self._census = None
-            census = self._reduce(communicator)
+            census = unit.reduce(communicator)
             self._chaos.at(FaultPoint.BEFORE_VOTE)
             self._census = census
             if not self._ledger.enter(self.position, generation):
@@ -155,10 +204,10 @@ class Engine:
         except CommunicatorError as error:
             self.timing.failed = time.monotonic()
             if self._census is None:
-                self._gradients.forget()
+                unit.forget()
             self._ledger.abandon(generation, error)
             return None
-        verdict = self._judge(self._census)
+        verdict = unit.judge(self._census)
         if not self._ledger.decide(self.position, generation, verdict):
             return None
         self._write_decided(verdict)
@@ -167,32 +216,8 @@ class Engine:
         self._groups.retire(generation)
         return self._conclude(verdict, self._census)
 
-    def _reduce(self, communicator: Communicator) -> Census:
-        """The census and the mean gradient, all of both complete on this rank when it returns."""
-        touched = self._gradients.touched()
-        if not self._gradients.finite():
-            spoiled = torch.tensor(torch.inf)
-            self._contributions = {index: replace(held, peak=spoiled) for index, held in self._contributions.items()}
-        self._gradients.exchange(communicator, self._chaos)
-        summed = census_module.fill(self._contributions, self._microbatches, touched)
-        maxima = self._gradients.maxima().clone()
-        device = maxima.device
-        summed = summed.to(device)
-        pending = [
-            communicator.all_reduce(summed, dist.ReduceOp.SUM),
-            communicator.all_reduce(maxima, dist.ReduceOp.MAX),
-        ]
-        for collective in pending:
-            collective.wait()
-        census = census_module.read(summed, maxima, self._microbatches)
-        self._gradients.gather(communicator, census.weight)
-        if device.type == "cuda":
-            # NCCL only waits on the stream: the vote must not be entered before the sums are really there.
-            torch.cuda.synchronize(device)
-        return census
-
     def _vote(self, communicator: Communicator) -> None:
-        ballot = torch.ones(1, dtype=torch.int64, device=self._gradients.maxima().device)
+        ballot = torch.ones(1, dtype=torch.int64, device=self._device)
         pending = communicator.all_reduce(ballot, dist.ReduceOp.SUM)
         self._chaos.at(FaultPoint.IN_VOTE)
         pending.wait()
@@ -203,8 +228,9 @@ class Engine:
         """A peer has decided our position: we entered the same vote, so we hold the sum and reach the same verdict."""
         if self._census is None:
             raise ProtocolError(f"step {self.position} is called decided, but this rank has no census of it")
-        verdict = self._judge(self._census)
-        if after(self.position, verdict) != position:
+        assert self._unit is not None
+        verdict = self._unit.judge(self._census)
+        if after(self.position, verdict, self._unit.work.kind) != position:
             raise ProtocolError(f"step {self.position} is judged {verdict} here, but its peers went to {position}")
         generation = self._ledger.transaction.generation
         assert generation is not None
@@ -212,36 +238,12 @@ class Engine:
         self._say_resumed(generation)
         return self._conclude(verdict, self._census)
 
-    def _judge(self, census: Census) -> Verdict:
-        """A pure function of the census, hence the same on every rank that entered the vote."""
-        if census.nonfinite or census.weight == 0:
-            return Verdict.STOP
-        return Verdict.VOID if self._gradients.misfits(census.maxima) else Verdict.COMMIT
-
     def _conclude(self, verdict: Verdict, census: Census) -> tuple[Verdict, Census]:
-        if verdict is Verdict.STOP:
-            self._stop(census)
-        if verdict is Verdict.COMMIT:
-            self._gradients.publish(census.touched)
-        self._gradients.advance(census.maxima, committed=verdict is Verdict.COMMIT)
+        assert self._unit is not None
+        world = self._ledger.transaction.world
+        assert world is not None
+        self._unit.conclude(verdict, census, world)
         return verdict, census
-
-    def _stop(self, census: Census) -> None:
-        step = self.position.step
-        if census.weight == 0 and not census.nonfinite:
-            raise LoopError(f"all microbatches of step {step} have weight 0: there is nothing to average")
-        mine = [index for index in census.nonfinite if index in self._contributions]
-        for index in mine:
-            held = self._contributions[index]
-            raise NonFiniteError(
-                f"microbatch {index} of step {step} is not finite: its loss is {float(held.loss):g}, "
-                f"its largest gradient {float(held.peak):g}; nothing of it was applied"
-            )
-        # The rank that computed it says so and ends the run; this one waits to be told.
-        self._ledger.await_end(self._timeouts.recovery)
-        raise NonFiniteError(
-            f"microbatch {census.nonfinite[0]} of step {step} is not finite, and the rank that computed it is gone"
-        )
 
     def _write_decided(self, verdict: Verdict) -> None:
         if self._trace:
@@ -249,11 +251,18 @@ class Engine:
                 "decided",
                 step=self.position.step,
                 verdict=verdict,
-                indices=sorted(self._contributions),
+                indices=sorted(self._computed_here),
                 generation=str(self._ledger.transaction.generation),
                 reduced=self.timing.reduced,
                 at=time.monotonic(),
+                **self._aside(),
             )
+
+    def _aside(self) -> dict[str, object]:
+        """Nothing in a training step; what else it is otherwise."""
+        assert self._unit is not None
+        kind = self._unit.work.kind
+        return {} if kind == "training" else {"kind": kind}
 
     def _say_resumed(self, generation: Generation) -> None:
         """Tell the controller of the first decision in a generation; not on the path of an ordinary step."""

@@ -1,10 +1,13 @@
 """The gradient sum of a step: folded as a backward makes it, reduced out of place, published as ``.grad``."""
 
+import functools
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Reduction
@@ -14,6 +17,8 @@ from . import grid
 from .buckets import Slot, fill
 from .communicator import Communicator
 from .kernel import fused_kernel, takes
+from .published import Published
+from .signature import tensor_sha256
 from .transfer import await_partial_transfer
 
 
@@ -21,9 +26,10 @@ class GradientSum:
     """Accumulators, buckets and exponents of all trained parameters.
 
     Args:
-        parameters: by name, in a fixed order that is the same on all ranks.
+        parameters: by name, in a fixed order that is the same on all ranks; what requires no gradient is summed too,
+            if something is left in its ``.grad``.
         reduction: exact or float.
-        microbatches: B.
+        microbatches: B, the largest of all steps.
         bucket_bytes: target size of a bucket's accumulator.
         max_world: most ranks that will ever reduce together.
 
@@ -39,19 +45,14 @@ class GradientSum:
         bucket_bytes: int,
         max_world: int,
     ) -> None:
-        if not parameters:
-            raise LoopError("the model has no parameter that requires a gradient")
         self._exact = reduction is Reduction.EXACT
         self._microbatches = microbatches
+        self._bucket_bytes = bucket_bytes
+        self._max_world = max_world
         self._kernel = fused_kernel() if self._exact else None
-        self.names = tuple(parameters)
-        dtype = torch.float64 if self._exact else torch.float32
-        self._buckets = fill(parameters, dtype, bucket_bytes, max_world)
-        # Backward reaches the last parameters first, so the walk follows it.
-        self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
-        self.exponents = (grid.first_exponent(microbatches),) * len(self.names)
-        self._device = self._buckets[0].sums.device
-        self._extremes = torch.zeros(len(self.names), dtype=torch.float64, device=self._device)
+        self._known: dict[str, int] = {}
+        self._hooks: list[RemovableHandle] = []
+        self._build(parameters)
         # Largest magnitudes of the microbatch under way: (order, value), several of one parameter are added.
         self._peaks: list[tuple[int, float]] = []
         self._ranges: list[tuple[int, Tensor]] = []
@@ -62,9 +63,29 @@ class GradientSum:
         self._launched = 0
         self._broken: CommunicatorError | None = None
         self._chaos: Chaos | None = None
+
+    # --- layout
+
+    def _build(self, parameters: Mapping[str, Tensor]) -> None:
+        if not any(parameter.requires_grad for parameter in parameters.values()):
+            raise LoopError("the model has no parameter that requires a gradient")
+        for hook in self._hooks:
+            hook.remove()
+        self._parameters = dict(parameters)
+        self.names = tuple(parameters)
+        dtype = torch.float64 if self._exact else torch.float32
+        self._buckets = fill(parameters, dtype, self._bucket_bytes, self._max_world)
+        # Backward reaches the last parameters first, so the walk follows it.
+        self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
+        first = grid.first_exponent(self._microbatches)
+        self.exponents = tuple(self._known.get(name, first) for name in self.names)
+        self.published = Published()
+        self._device = self._buckets[0].sums.device
+        self._extremes = torch.zeros(len(self.names), dtype=torch.float64, device=self._device)
         self._hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: self._made(slot))
+            slot.parameter.register_post_accumulate_grad_hook(functools.partial(self._made, slot))
             for slot in self._slots
+            if slot.parameter.requires_grad
         ]
 
     @property
@@ -81,8 +102,16 @@ class GradientSum:
         sums = received if self._exact else 0
         return (sums + received + means) / count
 
-    def reset(self) -> None:
-        """Begin a step: accumulators are empty, and so is every ``.grad``."""
+    def reset(self, parameters: Mapping[str, Tensor] | None = None) -> None:
+        """Begin a step: accumulators are empty, and so is every ``.grad``.
+
+        Args:
+            parameters: that are trained from now on; None changes nothing.
+        """
+        if parameters is not None and not _same(parameters, self._parameters):
+            for slot in self._slots:
+                slot.parameter.grad = None
+            self._build(parameters)
         for slot in self._slots:
             slot.fresh = True
             slot.parameter.grad = None
@@ -132,8 +161,8 @@ class GradientSum:
             for slot in self._slots:
                 slot.taken = False
 
-    def fold(self) -> Tensor:
-        """Take what is left in ``.grad`` and close the microbatch.
+    def fold(self, weight: float = 1.0) -> Tensor:
+        """Take what is left in ``.grad``, times ``weight``, and close the microbatch.
 
         Returns:
             Largest |gradient| of the microbatch, float64, shape [], +inf if one is not finite, on the device; in float
@@ -145,7 +174,7 @@ class GradientSum:
         for slot in self._slots:
             gradient = slot.parameter.grad
             if gradient is not None and gradient is not slot.sum:
-                self._take(slot)
+                self._take(slot, weight)
         for bucket in self._buckets:
             bucket.version = bucket.sums._version
         latest = torch.zeros(len(self.names), dtype=torch.float64, device=self._device)
@@ -161,7 +190,7 @@ class GradientSum:
         torch.maximum(self._extremes, latest, out=self._extremes)
         return latest.amax()
 
-    def _made(self, slot: Slot) -> None:
+    def _made(self, slot: Slot, _: Tensor) -> None:
         """Autograd has just set or added to this parameter's ``.grad``."""
         if not self._folding:
             return
@@ -177,11 +206,13 @@ class GradientSum:
         self._launch_whole()
 
     @torch.no_grad()
-    def _take(self, slot: Slot) -> None:
+    def _take(self, slot: Slot, weight: float = 1.0) -> None:
         gradient = slot.parameter.grad
         assert gradient is not None
         if gradient.layout is not torch.strided:
             raise LoopError(f"{slot.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
+        if weight != 1:
+            gradient = gradient.to(torch.float32) * weight
         if self._exact:
             slot.parameter.grad = None
             if gradient.numel():
@@ -212,6 +243,28 @@ class GradientSum:
             else:
                 slot.sum.add_(gradient)
         slot.fresh = False
+
+    def drop(self) -> None:
+        """What is in ``.grad`` contributes nothing."""
+        for slot in self._slots:
+            if slot.parameter.grad is not slot.sum:
+                slot.parameter.grad = None
+
+    def detach(self) -> None:
+        """Empty ``.grad`` without losing a sum: for loops that run their own backward and are weighed afterwards."""
+        for slot in self._slots:
+            slot.parameter.grad = None
+
+    def signature(self, loss: Tensor | None) -> int:
+        """64 bits of all gradients that stand in ``.grad``, and of the loss; then clears them."""
+        digest = hashlib.sha256()
+        for slot in self._slots:
+            gradient = slot.parameter.grad
+            slot.parameter.grad = None
+            digest.update(slot.name.encode() if gradient is None else tensor_sha256(gradient).encode())
+        if loss is not None:
+            digest.update(tensor_sha256(loss).encode())
+        return int.from_bytes(digest.digest()[:8], "big")
 
     def finite(self) -> bool:
         """Whether the sum of this rank is finite; in exact every microbatch was looked at already."""
@@ -304,23 +357,16 @@ class GradientSum:
         for bucket in self._buckets:
             bucket.forget()
 
-    @torch.no_grad()
     def publish(self, touched: list[bool]) -> None:
         """Set every ``.grad`` to the committed weighted mean; None where no microbatch of the step touched it."""
-        for bucket in self._buckets:
-            for slot in bucket.slots:
-                parameter = slot.parameter
-                if not touched[slot.order]:
-                    parameter.grad = None
-                    continue
-                mean = bucket.mean[slot.offset : slot.offset + parameter.numel()].view(parameter.shape)
-                parameter.grad = mean if parameter.dtype is torch.float32 else mean.to(parameter.dtype)
+        self.published.publish(self._buckets, touched)
 
     def advance(self, maxima: list[float], *, committed: bool) -> None:
         """Fit the grid to what the decided attempt has shown; the same on every rank."""
         if self._exact:
             held = list(self.exponents)
             self.exponents = grid.next_exponents(maxima, held, self._microbatches, committed=committed)
+            self._known.update(zip(self.names, self.exponents, strict=True))
 
     def misfits(self, maxima: list[float]) -> list[str]:
         """Names of parameters whose largest |gradient| does not fit the grid of this attempt."""
@@ -328,3 +374,7 @@ class GradientSum:
             return []
         rows = zip(self.names, maxima, self.exponents, strict=True)
         return [name for name, maximum, held in rows if not grid.fits(maximum, held, self._microbatches)]
+
+
+def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return list(first) == list(second) and all(first[name] is second[name] for name in first)

@@ -6,10 +6,11 @@ generation can be decided any more, whatever the training thread is about to see
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...conf.errors import CommunicatorError, EverstepError
 from ...policies.workload import WorkloadPolicy
-from ...policies.world import Generation, Position
+from ...policies.world import Generation, Position, Work, WorkKind
 from ..messages import FromRank, Open, Prepare
 from .groups import Groups
 from .transaction import Transaction, Verdict
@@ -27,7 +28,6 @@ class Ledger:
         send: to the controller; must not block on the training thread.
         groups: of this rank.
         workload: gives microbatches to replicas.
-        microbatches: B.
         before_report: called before a report goes out, for planned faults.
     """
 
@@ -37,7 +37,6 @@ class Ledger:
         send: Callable[[FromRank], None],
         groups: Groups,
         workload: WorkloadPolicy,
-        microbatches: int,
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
         self._transaction = Transaction(incarnation)
@@ -45,10 +44,8 @@ class Ledger:
         self._send = send
         self._groups = groups
         self._workload = workload
-        self._microbatches = microbatches
         self._before_report = before_report
         self._promised: Generation | None = None
-        self.steps: int | None = None
 
     @property
     def transaction(self) -> Transaction:
@@ -87,6 +84,19 @@ class Ledger:
 
     # --- training thread
 
+    def take_up(self, position: Position, work: Work, timeout: float) -> Transaction:
+        """Come to a position: find or make this rank's share of its work. Waits while a recovery is under way.
+
+        Raises:
+            LoopError: a peer does something else there.
+            RecoveryTimeout: the recovery did not end in ``timeout`` seconds.
+        """
+        with self._changed:
+            # After a report nothing may be begun that the report did not tell of.
+            transaction = self._await_open(timeout)
+            self._transaction = transaction.take_up(position, work, self._share(transaction, work))
+            return self._transaction
+
     def fold(self, position: Position, index: int) -> None:
         with self._changed:
             self._transaction = self._transaction.fold(position, index)
@@ -107,8 +117,8 @@ class Ledger:
             transaction = self._transaction
             if transaction.position != position or not transaction.current(generation):
                 return False
-            following = after(position, verdict)
-            self._transaction = transaction.decide(generation, following, self._plan(following))
+            assert transaction.work is not None
+            self._transaction = transaction.decide(generation, after(position, verdict, transaction.work.kind))
             return True
 
     def abandon(self, generation: Generation, error: CommunicatorError) -> None:
@@ -132,14 +142,7 @@ class Ledger:
             RecoveryTimeout: nobody opened one in ``timeout`` seconds.
         """
         with self._changed:
-            usable = self._changed.wait_for(
-                lambda: self._transaction.generation is not None and not self._transaction.abandoned, timeout
-            )
-            if not usable:
-                raise RecoveryTimeout(
-                    f"no generation was opened for {timeout:g} s at step {self._transaction.position}"
-                )
-            return self._transaction
+            return self._await_open(timeout)
 
     def await_end(self, timeout: float) -> None:
         """Block until this process is ended from outside; returns if another generation is opened instead.
@@ -152,20 +155,27 @@ class Ledger:
             if not self._changed.wait_for(lambda: self._transaction.generation != held, timeout):
                 raise RecoveryTimeout(f"a peer's failure should have ended this rank within {timeout:g} s")
 
-    def _plan(self, position: Position) -> tuple[int, ...]:
-        """What this rank contributes to a whole step; nothing once all steps are decided."""
-        transaction = self._transaction
-        if self.steps is not None and position.step >= self.steps:
-            return ()
+    def _await_open(self, timeout: float) -> Transaction:
+        usable = self._changed.wait_for(
+            lambda: self._transaction.generation is not None and not self._transaction.abandoned, timeout
+        )
+        if not usable:
+            raise RecoveryTimeout(f"no generation was opened for {timeout:g} s at step {self._transaction.position}")
+        return self._transaction
+
+    def _share(self, transaction: Transaction, work: Work) -> tuple[int, ...]:
+        """What this rank contributes to work that nobody has begun."""
         assert transaction.world is not None
         member = transaction.world.member(transaction.incarnation)
         assert member is not None
-        plan = self._workload.plan(transaction.world.replicas, self._microbatches)
+        plan = self._workload.plan(transaction.world.replicas, work.microbatches)
         return plan.indices[member.seat.replica]
 
 
-def after(position: Position, verdict: Verdict) -> Position:
+def after(position: Position, verdict: Verdict, kind: WorkKind) -> Position:
     """The position that follows a decided one."""
     if verdict is Verdict.VOID:
-        return Position(position.step, position.attempt + 1)
+        return replace(position, attempt=position.attempt + 1)
+    if kind is WorkKind.EVALUATION:
+        return Position(position.step, position.unit + 1)
     return Position(position.step + 1)

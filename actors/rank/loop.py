@@ -1,24 +1,61 @@
-"""The two loops that a user writes: ``for step in run`` and ``for batch in step``."""
+"""One optimizer step as a user sees it: ``for batch in step``."""
 
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, as_tensor
 
 from ...conf.chaos import FaultPoint
 from ...conf.errors import LoopError
-from ...policies.world import Position
 from ..faults import Chaos
+from .buffers import Buffers
 from .census import Census
 from .data import Loader
 from .engine import Engine
 from .gradients import GradientSum
-from .ledger import Ledger
 from .order import mix
 from .rng import seed_everything
+from .tally import checked, checked_weight
+from .training import Training
 from .transaction import Verdict
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """What steps are made with; the same for all steps of a run.
+
+    Attributes:
+        training: from the number of a step to its unit of work.
+    """
+
+    engine: Engine
+    loader: Loader
+    gradients: GradientSum
+    buffers: Buffers
+    chaos: Chaos
+    seed: int
+    training: Callable[[int], Training]
+
+
+@dataclass
+class Microbatch:
+    """The microbatch under way.
+
+    Attributes:
+        loss: what the user's own backward was computed from, for ``step.loss``; see ``Step.microbatch``.
+    """
+
+    index: int
+    started: float
+    probe: bool = False
+    begun: bool = False
+    folded: bool = False
+    loss: Tensor | None = None
+    numbers: dict[str, tuple[float | Tensor, float]] = field(default_factory=dict)
 
 
 class Step:
@@ -28,57 +65,82 @@ class Step:
         number: of the step, from 0.
         loss: weighted mean over all microbatches of the step; known once the batches are consumed.
         weight: sum of all weights of the step; likewise.
+        numbers: weighted means of what was recorded, by name; likewise.
+        skipped: why the step has no gradient and must not change the weights; None if it has one. Likewise.
     """
 
-    def __init__(self, number: int, engine: Engine, loader: Loader, gradients: GradientSum, chaos: Chaos, seed: int):
+    def __init__(self, number: int, machinery: Machinery, stop: bool = False, probe: bool = False) -> None:
         self.number = number
-        self._engine = engine
-        self._loader = loader
-        self._gradients = gradients
-        self._chaos = chaos
-        self._seed = seed
-        self._index: int | None = None
-        # What became of the microbatch under way.
-        self._begun = self._folded = False
-        self._started = 0.0
+        self._probes = probe
+        self._machinery = machinery
+        self._training = machinery.training(number)
+        self._training.stop = stop
+        self._open: Microbatch | None = None
         self._census: Census | None = None
+        self._skipped: str | None = None
 
     @property
     def loss(self) -> float:
-        return self._decided("loss").loss
+        census = self._decided("loss")
+        return census.loss if self._skipped is None else math.nan
 
     @property
     def weight(self) -> float:
         return self._decided("weight").weight
 
     @property
+    def numbers(self) -> dict[str, float]:
+        return dict(self._decided("numbers").numbers)
+
+    @property
+    def skipped(self) -> str | None:
+        self._decided("skipped")
+        return self._skipped
+
+    @property
     def committed(self) -> bool:
-        """Whether the gradient of the whole step stands in ``.grad``."""
+        """Whether the step is decided: its gradient stands in ``.grad``, or it is skipped."""
         return self._census is not None
 
     @property
-    def microbatch(self) -> tuple[int, tuple[int, ...]] | None:
+    def last(self) -> bool:
+        """Whether a rank asked that no step follows."""
+        return self._decided("last").stop
+
+    @property
+    def microbatch_under_way(self) -> tuple[int, tuple[int, ...]] | None:
         """Index and sample ids of the microbatch under way, for error messages."""
-        if self._index is None:
+        if self._open is None:
             return None
-        return self._index, self._loader.order.samples(self.number, self._index)
+        return self._open.index, self._machinery.loader.order.samples(self.number, self._open.index)
+
+    def stop(self) -> None:
+        """Ask that this step is the last one; it counts if the batches are not yet consumed."""
+        self._training.stop = True
 
     def __iter__(self) -> Iterator[Any]:
-        engine = self._engine
-        engine.begin(Position(self.number, 0))
-        while True:
-            while (index := engine.next_index()) is not None:
-                yield from self._compute(index)
-            settled = engine.settle()
-            if settled is None:
-                continue
+        engine, training = self._machinery.engine, self._training
+        while self._census is None:
+            self._machinery.buffers.begin()
+            engine.begin(training)
+            if self._probes and engine.position.attempt == 0 and engine.members > 1:
+                yield from self._probe()
+            settled = None
+            while settled is None:
+                while (index := engine.next_index()) is not None:
+                    yield from self._compute(Microbatch(index, time.monotonic()), engine.upcoming(index))
+                training.passed = engine.poison
+                settled = engine.settle()
             verdict, census = settled
-            if verdict is Verdict.COMMIT:
-                break
-            engine.begin(Position(self.number, engine.position.attempt + 1))
-        self._census = census
+            if verdict is Verdict.VOID:
+                continue
+            if verdict is Verdict.SKIP:
+                self._skipped = training.skipped(census)
+            else:
+                self._machinery.buffers.publish()
+            self._census = census
         # What the user draws between two steps must not depend on who computed what.
-        seed_everything(mix(self._seed, self.number))
+        seed_everything(mix(self._machinery.seed, self.number))
 
     def backward(self, loss: Tensor, weight: float = 1) -> None:
         """Run the backward of this microbatch and take its gradient.
@@ -91,103 +153,143 @@ class Step:
             LoopError: outside of a microbatch, a second time in one, a loss that is no scalar or has no graph,
                 or a weight that is negative or not finite.
         """
-        if self._index is None:
-            raise LoopError("step.backward was called outside of a microbatch: call it inside `for batch in step`")
-        if self._begun:
-            raise LoopError(f"step.backward was called twice for microbatch {self._index} of step {self.number}")
-        if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
-            raise LoopError(f"weight={weight!r} must be a finite number that is not negative")
+        open_ = self._begin("step.backward")
+        weight = checked_weight(weight, "the loss")
         if loss.numel() != 1:
             raise LoopError(f"the loss has shape {tuple(loss.shape)}: step.backward needs a scalar")
-        self._gradients.refuse_gradients()
-        self._begun = True
+        gradients, engine = self._machinery.gradients, self._machinery.engine
+        open_.begun = True
         if weight:
             if not loss.requires_grad:
                 raise LoopError("the loss has no graph: was it computed under no_grad, or detached?")
             # Scaling the seed of the backward weighs every gradient without another pass over them.
             seed = as_tensor(weight, dtype=loss.dtype)
-            with self._engine.backward(self._index):
-                loss.backward(None if weight == 1 else seed.to(loss.device).view_as(loss))
+            start = None if weight == 1 else seed.to(loss.device).view_as(loss)
+            if open_.probe:
+                loss.backward(start)
+            else:
+                with gradients.backward(engine.last_group(open_.index), self._machinery.chaos):
+                    loss.backward(start)
             # The gradient was weighed with what the loss's precision made of the weight.
             weight = seed.item()
-        self._engine.fold(self._index, float(weight), loss, self._started)
-        self._folded = True
+        self._fold(open_, weight, loss)
 
-    def _compute(self, index: int) -> Iterator[Any]:
-        upcoming = self._engine.upcoming(index)
-        batch = self._loader.load(self.number, index, upcoming)
-        self._index, self._started = index, time.monotonic()
-        self._begun = self._folded = False
-        seed_everything(mix(self._seed, self.number, index))
-        self._chaos.at(FaultPoint.BEFORE_FORWARD)
+    @contextmanager
+    def microbatch(self, weight: float = 1) -> Iterator[Microbatch]:
+        """For loops that run their own backward, once or in parts: what it leaves in ``.grad`` is this microbatch's.
+
+        Args:
+            weight: of this microbatch in the mean over the step; the gradient must not be scaled with it already.
+
+        Yields:
+            The microbatch; set its ``loss`` to have it in ``step.loss``.
+
+        Raises:
+            LoopError: as in ``backward``.
+        """
+        open_ = self._begin("step.microbatch")
+        weight = checked_weight(weight, "the microbatch")
+        open_.begun = True
+        self._machinery.gradients.detach()
+        yield open_
+        if not weight:
+            self._machinery.gradients.drop()
+        self._fold(open_, weight, open_.loss, unweighed=True)
+
+    def skip(self, reason: str) -> None:
+        """This microbatch contributes nothing, on purpose; it is the same as a weight of 0.
+
+        Args:
+            reason: why; it is written to the trace.
+
+        Raises:
+            LoopError: outside of a microbatch, or after its backward.
+        """
+        open_ = self._begin("step.skip")
+        if not isinstance(reason, str) or not reason:
+            raise LoopError("step.skip needs a reason")
+        open_.begun = True
+        self._fold(open_, 0.0, None)
+        self._machinery.engine.note("skipped", index=open_.index, reason=reason)
+
+    def record(self, name: str, value: float | Tensor, weight: float = 1) -> None:
+        """Note a number of this microbatch; ``step.numbers`` has the weighted mean over the whole step.
+
+        Args:
+            name: at most once per microbatch.
+            value: a single number.
+            weight: in the mean, e.g. the tokens that it was taken over.
+
+        Raises:
+            LoopError: outside of a microbatch, a second time under the same name, or no number.
+        """
+        open_ = self._open
+        if open_ is None:
+            raise LoopError(f"step.record({name!r}) was called outside of a microbatch: call it in `for batch in step`")
+        name, number, weight = checked(name, value, weight)
+        if name in open_.numbers:
+            raise LoopError(f"{name} was recorded twice for microbatch {open_.index} of step {self.number}")
+        open_.numbers[name] = (number, weight)
+
+    def _begin(self, call: str) -> Microbatch:
+        open_ = self._open
+        if open_ is None:
+            raise LoopError(f"{call} was called outside of a microbatch: call it inside `for batch in step`")
+        if open_.begun:
+            raise LoopError(
+                f"{call} was called a second time for microbatch {open_.index} of step {self.number}: each has one "
+                "gradient (step.microbatch is for those that are made in parts)"
+            )
+        self._machinery.gradients.refuse_gradients()
+        return open_
+
+    def _fold(self, open_: Microbatch, weight: float, loss: Tensor | None, unweighed: bool = False) -> None:
+        machinery = self._machinery
+        if open_.probe:
+            self._training.signature = machinery.gradients.signature(None if loss is None else loss.detach())
+        else:
+            machinery.buffers.close(weight)
+            peak = machinery.gradients.fold(weight if unweighed and weight else 1.0)
+            self._training.add(open_.index, weight, loss, peak)
+            machinery.engine.done(open_.index, open_.started)
+        open_.folded = True
+
+    def _compute(self, open_: Microbatch, upcoming: tuple[tuple[int, int], ...] = ()) -> Iterator[Any]:
+        machinery = self._machinery
+        batch = machinery.loader.load(self.number, open_.index, upcoming)
+        self._open = open_
+        open_.started = time.monotonic()
+        seed_everything(mix(machinery.seed, self.number, open_.index))
+        machinery.chaos.at(FaultPoint.BEFORE_FORWARD)
         yield batch
-        self._gradients.refuse_gradients()
-        if self._begun and not self._folded:
-            raise LoopError(
-                f"the backward of microbatch {index} of step {self.number} failed and its exception was caught: "
-                "a part of its gradient is summed, so let the exception out"
+        machinery.gradients.refuse_gradients()
+        if not open_.folded:
+            raise LoopError(self._unfolded(open_))
+        if not open_.probe and open_.numbers:
+            self._training.note(open_.index, open_.numbers)
+        self._open = None
+
+    def _unfolded(self, open_: Microbatch) -> str:
+        what = f"microbatch {open_.index} of step {self.number}"
+        if open_.begun:
+            return (
+                f"the backward of {what} failed and its exception was caught: a part of its gradient is summed, so let "
+                "the exception out"
             )
-        if not self._folded:
-            raise LoopError(
-                f"microbatch {index} of step {self.number} ended without step.backward(loss): every microbatch "
-                "counts, call it exactly once (weight=0 contributes nothing)"
-            )
-        self._index = None
+        return (
+            f"{what} ended without step.backward(loss): every microbatch counts, call it exactly once (weight=0, or "
+            "step.skip(reason), contributes nothing)"
+        )
+
+    def _probe(self) -> Iterator[Any]:
+        """The first microbatch of the step, computed by everybody and summed by nobody."""
+        chaos = self._machinery.chaos
+        step, chaos.step = chaos.step, -1
+        yield from self._compute(Microbatch(0, time.monotonic(), probe=True))
+        self._machinery.buffers.rewind()
+        chaos.step = step
 
     def _decided(self, what: str) -> Census:
         if self._census is None:
             raise LoopError(f"step.{what} is known only after all batches of step {self.number} are consumed")
         return self._census
-
-
-class Run:
-    """All steps of a training run, each committed exactly once.
-
-    Attributes:
-        steps: optimizer steps in all.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        engine: Engine,
-        loader: Loader,
-        gradients: GradientSum,
-        chaos: Chaos,
-        seed: int,
-        steps: int,
-        on_applied: Callable[[Step], None],
-    ) -> None:
-        self._ledger = ledger
-        self._engine = engine
-        self._loader = loader
-        self._gradients = gradients
-        self._chaos = chaos
-        self._seed = seed
-        self._on_applied = on_applied
-        self.steps = steps
-        self.current: Step | None = None
-        self.applied = -1
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this rank holds the lowest seat now: the one to write files or to log."""
-        transaction = self._ledger.transaction
-        return transaction.world is not None and transaction.world.incarnations[0] == transaction.incarnation
-
-    @property
-    def finished(self) -> bool:
-        """Whether all steps are applied here."""
-        return self.applied == self.steps - 1
-
-    def __iter__(self) -> Iterator[Step]:
-        while not self.finished:
-            number = self.applied + 1
-            step = Step(number, self._engine, self._loader, self._gradients, self._chaos, self._seed)
-            self.current = step
-            yield step
-            if not step.committed:
-                raise LoopError(f"step {number} was left before its batches were consumed: iterate `for batch in step`")
-            self.applied = number
-            self._on_applied(step)
-        self._loader.close()

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from ...policies.schedule import BatchSchedule
+from ...conf.schedule import BatchSchedule
 
 _ROUNDS = 4
 _MASK = (1 << 64) - 1

@@ -13,7 +13,7 @@ import torch
 
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Reduction
-from ...conf.errors import DataError, EverstepError, LoopError, NonFiniteError
+from ...conf.errors import DataError, EverstepError, LoopError, NonFiniteError, ProbeError
 from ...policies.workload import workload_policy
 from ...policies.world import Position
 from ..faults import Chaos
@@ -41,6 +41,7 @@ from .order import mix
 from .rendezvous import StoreClients
 from .rng import seed_everything
 from .spec import RankSpec
+from .state import refuse_scalers
 from .trace import Trace
 from .transaction import ProtocolError
 
@@ -60,6 +61,7 @@ class RankProcess:
         self._released = threading.Event()
         self.device = torch.device(spec.device)
         prepare(self.device, spec.threads, Reduction(spec.elastic.reduction))
+        refuse_scalers()
         timeouts = spec.elastic.timeouts
         self.link = Link(spec.controller, spec.token, self._on_message, self._on_lost, timeouts.start)
         self._clients = StoreClients(timeouts.build)
@@ -72,7 +74,6 @@ class RankProcess:
             self.link.send,
             self.groups,
             workload_policy(spec.elastic.workload),
-            spec.elastic.microbatches_per_step,
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
         self.context = RankContext(self, spec.config, spec.elastic, spec.seat, self.device)
@@ -115,16 +116,19 @@ class RankProcess:
                 self.incarnation,
                 self.context.weights_sha256(),
                 step.loss,
-                run.steps,
+                run.applied + 1,
                 self.context.computed,
                 self.context.metrics(),
+                self.context.state_sha256(),
             )
         )
 
     def _raised(self, error: BaseException) -> Raised:
         run = self.context.run
         step = run.current if run else None
-        under_way = step.microbatch if step else None
+        under_way = step.microbatch_under_way if step else None
+        # Two ranks that compute wrong bits are two faults, not one of the training function.
+        alone = f" on {self.incarnation}" if isinstance(error, ProbeError) else ""
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-1] if frames else None
         place = f"{Path(last.filename).name}:{last.lineno}" if last else "unknown place"
@@ -134,7 +138,7 @@ class RankProcess:
             self.ledger.transaction.position if run else Position(0),
             under_way[0] if under_way else None,
             under_way[1] if under_way else (),
-            f"{type(error).__name__} at {place}",
+            f"{type(error).__name__} at {place}{alone}",
             text if isinstance(error, EverstepError) else f"{type(error).__name__}: {text} ({place})",
             "".join(traceback.format_exception(error)),
             isinstance(error, _FINAL),

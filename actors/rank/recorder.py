@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from ..messages import StepRecord
 from .loop import Step
@@ -46,8 +46,8 @@ class Recorder:
             weight=step.weight,
             seconds=seconds,
             lr=rates,
-            numbers=dict(getattr(step, "numbers", {})),
-            skipped=getattr(step, "skipped", None),
+            numbers=step.numbers,
+            skipped=step.skipped,
             microbatches=microbatches,
             world=world,
             at=time.time(),
@@ -55,7 +55,7 @@ class Recorder:
         )
 
 
-def estimated_flops(parameters: Iterable[nn.Parameter]) -> float:
+def estimated_flops(parameters: Iterable[Tensor]) -> float:
     """Model FLOPs of a token, forward and backward: six for each parameter.
 
     The usual estimate (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). It leaves out attention over the context,

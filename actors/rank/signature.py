@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,33 @@ def weights_sha256(state: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         _update(digest, plain[name])
     return digest.hexdigest()
+
+
+def state_sha256(objects: Mapping[str, Any]) -> str:
+    """Over the state dicts of several objects, whatever they hold."""
+    digest = hashlib.sha256()
+    for name in sorted(objects):
+        digest.update(name.encode())
+        _digest(digest, objects[name].state_dict())
+    return digest.hexdigest()
+
+
+def _digest(digest: "hashlib._Hash", value: Any) -> None:
+    """Of nested containers; what is neither a tensor, a container nor a plain value goes by its type."""
+    if isinstance(value, Tensor):
+        _update(digest, value)
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=repr):
+            digest.update(repr(key).encode())
+            _digest(digest, value[key])
+    elif isinstance(value, list | tuple | set):
+        digest.update(f"{type(value).__name__}{len(value)}".encode())
+        for part in sorted(value, key=repr) if isinstance(value, set) else value:
+            _digest(digest, part)
+    elif isinstance(value, str | bytes | int | float | bool | complex | None):
+        digest.update(repr(value).encode())
+    else:
+        digest.update(type(value).__qualname__.encode())
 
 
 def _update(digest: "hashlib._Hash", tensor: Tensor) -> None:

@@ -13,7 +13,8 @@ The values here are immutable; each method returns the next value. No torch, no 
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ...policies.world import Generation, Position, World
+from ...conf.errors import LoopError
+from ...policies.world import Generation, Position, Work, World
 from ..messages import Open, Report
 
 
@@ -25,6 +26,7 @@ class Verdict(StrEnum):
     """How a position was decided. Every member that entered the vote can tell it from what it holds."""
 
     COMMIT = "commit"
+    SKIP = "skip"
     VOID = "void"
     STOP = "stop"
 
@@ -38,7 +40,9 @@ class Transaction:
         world: newest world that was opened to it; None before the first.
         abandoned: True once it promised to decide nothing in ``world.generation``.
         position: first undecided position.
+        work: what is decided there; None until this rank has come to it or a peer's report has told.
         indices: what it contributes to ``position``, ascending.
+        poison: indices that contribute nothing and must not be computed.
         done: those of them whose gradients it holds.
         entered: generation in which it entered the vote of ``position``, None if it did not.
     """
@@ -47,7 +51,9 @@ class Transaction:
     world: World | None = None
     abandoned: bool = False
     position: Position = Position(0)
+    work: Work | None = None
     indices: tuple[int, ...] = ()
+    poison: frozenset[int] = frozenset()
     done: frozenset[int] = frozenset()
     entered: Generation | None = None
 
@@ -63,6 +69,21 @@ class Transaction:
     def current(self, generation: Generation) -> bool:
         """Whether something may still be decided in this generation."""
         return self.generation == generation and not self.abandoned
+
+    def take_up(self, position: Position, work: Work, indices: tuple[int, ...]) -> "Transaction":
+        """The user's loop has come to ``position``; ``indices`` are this rank's share if nobody was there before.
+
+        Raises:
+            LoopError: a peer does something else there.
+        """
+        if position != self.position:
+            raise ProtocolError(f"{work} at step {position} begins while at step {self.position}")
+        if self.work is not None and self.work != work:
+            raise LoopError(
+                f"before or in step {position.step} this rank does {work}, another one {self.work}: every rank must "
+                "call run.evaluate alike"
+            )
+        return self if self.work is not None else replace(self, work=work, indices=indices)
 
     def fold(self, position: Position, index: int) -> "Transaction":
         """The gradient of ``index`` is in the accumulators."""
@@ -80,11 +101,11 @@ class Transaction:
             raise ProtocolError(f"the vote of step {self.position} is entered while {self.owed} are owed")
         return replace(self, entered=generation)
 
-    def decide(self, generation: Generation, following: Position, indices: tuple[int, ...]) -> "Transaction":
-        """The vote was seen whole: go to the ``following`` position, to which ``indices`` are owed."""
+    def decide(self, generation: Generation, following: Position) -> "Transaction":
+        """The vote was seen whole: go to the ``following`` position."""
         if not self.current(generation) or self.entered != generation:
             raise ProtocolError(f"step {self.position} cannot be decided in generation {generation}")
-        return replace(self, position=following, indices=indices, done=frozenset(), entered=None)
+        return self._at(following)
 
     def abandon(self, generation: Generation) -> "Transaction":
         """Promise to decide nothing in ``generation`` or an older one."""
@@ -104,6 +125,7 @@ class Transaction:
             frozenset(self.owed),
             cause,
             accused,
+            self.work,
         )
 
     def open(self, message: Open) -> "Transaction":
@@ -113,22 +135,22 @@ class Transaction:
             return self
         if world.member(self.incarnation) is None:
             raise ProtocolError(f"generation {world.generation} was opened to {self.incarnation}, not a member")
-        indices = message.indices[self.incarnation]
+        indices = message.indices.get(self.incarnation, ())
+        opened = replace(self, world=world, abandoned=False, entered=None)
         if message.position == self.position or self.generation is None:
+            if message.work is None and self.work is not None:
+                raise ProtocolError(f"{self.work} at step {self.position} was reported, but the controller forgot it")
             if not self.done <= set(indices):
                 lost = sorted(self.done - set(indices))
                 raise ProtocolError(f"finished microbatches {lost} of step {self.position} were given to others")
-            return replace(self, world=world, abandoned=False, position=message.position, indices=indices, entered=None)
+            return replace(opened, position=message.position, work=message.work, indices=indices, poison=message.poison)
         if message.position < self.position:
             raise ProtocolError(f"step {self.position} follows a decided one, {message.position} was opened")
         if self.entered is None:
             raise ProtocolError(f"step {self.position} is called decided, but its vote was never entered here")
-        return replace(
-            self,
-            world=world,
-            abandoned=False,
-            position=message.position,
-            indices=indices,
-            done=frozenset(),
-            entered=None,
-        )
+        return replace(opened._at(message.position), work=message.work, indices=indices, poison=message.poison)
+
+    def _at(self, position: Position) -> "Transaction":
+        """At the beginning of another position; a void attempt is made again without the same poison."""
+        poison = self.poison if position.first == self.position.first else frozenset()
+        return replace(self, position=position, work=None, indices=(), poison=poison, done=frozenset(), entered=None)

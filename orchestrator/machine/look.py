@@ -87,6 +87,7 @@ def _metrics(state: State) -> dict[str, object]:
         return {}
     return {
         "weights_sha256": finished[0].weights_sha256,
+        "state_sha256": finished[0].state_sha256,
         "loss": finished[0].loss,
         "steps": finished[0].steps,
         "numbers": dict(state.record.numbers) if state.record else {},

@@ -112,12 +112,10 @@ def _open_first(state: State, ranks: tuple[Rank, ...]) -> tuple[State, list[Acti
     generation = Generation(state.settings.term, number)
     members = tuple(recovery.member_of(rank) for rank in sorted(ranks, key=lambda rank: rank.seat))
     world = World(generation, members, state.settings.ranks_per_replica)
-    assignment = state.settings.workload.plan(world.replicas, state.settings.microbatches)
-    indices = {member.incarnation: assignment.indices[member.seat.replica] for member in members}
     for rank in ranks:
         state = state.rank(rank.incarnation, standing=Standing.MEMBER)
     state = replace(state, world=world, number=number, phase=Phase.RUNNING)
-    message = Open(world, Position(0), indices, recovery.store_address(state, generation))
+    message = Open(world, Position(0), {}, recovery.store_address(state, generation))
     actions: list[Action] = [Send(member.incarnation, message) for member in members]
     return state, [Record("opened", generation, {"world": len(members), "step": 0}), *actions]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ...actors.messages import Joined, Open, Prepare, Report, Resumed, StoreAddress
 from ...policies.recovery import LossFacts, Remedy, decide
-from ...policies.world import Generation, Member, Position, Progress, World
+from ...policies.world import Generation, Member, Position, Progress, Work, World
 from ..view import Phase, RecoveryRecord
 from .events import Action, Record, Send
 from .state import Rank, Recovery, Standing, State
@@ -174,9 +174,11 @@ def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tu
         old.ranks_per_replica,
     )
     recovery = replace(recovery, stamps={**recovery.stamps, "reported": recovery.stamps.get("reported", now)})
-    indices, given = _share(state, world, position, reports)
+    if difference := _disagreement(reports, state.ranks):
+        return fail(state, difference)
+    work, indices, lost = _share(state, world, position, reports)
     gone = tuple(member.seat for member in old.members if member.incarnation not in reports)
-    lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *given}))
+    lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *lost}))
     # Whoever is ahead has decided the position that the others are about to follow.
     ahead = {
         name: Resumed(name, world.generation, held.position, (), 0.0, now, now)
@@ -193,12 +195,13 @@ def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tu
         stamps={**recovery.stamps, "opened": now},
         reason=f"building the group of generation {recovery.generation}: {why}",
     )
-    message = Open(world, position, indices, store_address(state, world.generation))
+    poison = state.poison.get(position.first, frozenset())
+    message = Open(world, position, indices, store_address(state, world.generation), work, poison)
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
     facts = {
         "world": len(world.members),
         "step": position.step,
-        "lost_microbatches": list(given),
+        "lost_microbatches": list(lost),
         "reason": why,
     }
     return replace(state, world=world, recovery=recovery), [
@@ -216,22 +219,42 @@ def store_address(state: State, generation: Generation) -> StoreAddress:
 
 def _share(
     state: State, world: World, position: Position, reports: Mapping[str, Report]
-) -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-    """Indices of ``position`` by incarnation, and those among them that nobody had or owed."""
-    steps = next((rank.ready.steps for rank in state.ranks.values() if rank.ready), 0)
-    if position.step >= steps:
-        return dict.fromkeys(world.incarnations, ()), ()
+) -> tuple[Work | None, dict[str, tuple[int, ...]], tuple[int, ...]]:
+    """The work of ``position`` if somebody has come to it, its indices by incarnation, and the lost ones among them."""
+    begun = {name: held.work for name, held in reports.items() if held.position == position and held.work is not None}
+    work = next(iter(begun.values()), None)
+    if work is None:
+        # Whoever comes to it plans for itself, in the new world.
+        return None, {}, ()
+    policy = state.settings.workload
     seats = {member.seat.replica: member.incarnation for member in world.members if member.seat.coordinate == 0}
-    progress = {}
-    for replica, name in seats.items():
-        held = reports[name]
-        current = held.position == position
-        progress[replica] = Progress(held.done, held.owed) if current else Progress()
-    assignment = state.settings.workload.extend(progress, state.settings.microbatches)
+    progress = {
+        replica: Progress(reports[name].done, reports[name].owed) if name in begun else Progress()
+        for replica, name in seats.items()
+    }
+    assignment = policy.extend(progress, work.microbatches)
     kept = {index for held in progress.values() for index in held.done | held.owed}
-    given = tuple(sorted(set(range(state.settings.microbatches)) - kept))
+    # What a survivor would have begun by itself is given out too, but it is not lost.
+    planned = policy.plan(_old_world(state).replicas, work.microbatches).indices
+    coming = {index for replica, name in seats.items() if name not in begun for index in planned[replica]}
+    lost = tuple(sorted(set(range(work.microbatches)) - kept - coming))
     indices = {member.incarnation: assignment.indices[member.seat.replica] for member in world.members}
-    return indices, given
+    return work, indices, lost
+
+
+def _disagreement(reports: Mapping[str, Report], ranks: Mapping[str, Rank]) -> str | None:
+    """Why the members cannot go on together: their loops do not do the same."""
+    seen: dict[Position, tuple[str, Work]] = {}
+    for name, held in sorted(reports.items(), key=lambda pair: ranks[pair[0]].seat):
+        if held.work is None:
+            continue
+        first, work = seen.setdefault(held.position, (name, held.work))
+        if work != held.work:
+            return (
+                f"at step {held.position} rank {ranks[first].seat} does {work}, rank {ranks[name].seat} {held.work}: "
+                "every rank must call run.evaluate alike"
+            )
+    return None
 
 
 def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:

@@ -20,23 +20,23 @@ class Settings:
         term: of this controller life.
         ranks: incarnations to start, in the order of their seats.
         minimum: fewest replicas that may train.
-        microbatches: B.
         workload: policy that gives microbatches to replicas.
         timeouts: all deadlines, in seconds.
         store_prefix: root of the store keys; the generation is appended.
         weight_unit: what the weights of losses count.
+        skip_poison: whether a poison microbatch is left out; else it ends the run.
     """
 
     run: str
     term: int
     ranks: tuple[str, ...]
     minimum: int
-    microbatches: int
     workload: WorkloadPolicy
     timeouts: Timeouts
     ranks_per_replica: int = 1
     store_prefix: str = ""
     weight_unit: str = "weight"
+    skip_poison: bool = False
 
 
 class Standing(StrEnum):
@@ -122,6 +122,7 @@ class State:
     """Everything that the machine knows.
 
     Attributes:
+        poison: microbatches that failed on two ranks, by the first attempt at their position.
         recorded: the records of all steps before this one are here.
         record: the newest of them.
         pace: (seconds, weight, model FLOPs) of the newest steps.
@@ -142,6 +143,7 @@ class State:
     first_cause: str | None = None
     faults_fired: tuple[str, ...] = ()
     raised: tuple[Raised, ...] = ()
+    poison: Mapping[Position, frozenset[int]] = field(default_factory=dict)
     recorded: int = 0
     record: StepRecord | None = None
     pace: tuple[tuple[float, float, float | None], ...] = ()

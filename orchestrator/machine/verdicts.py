@@ -38,19 +38,39 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
         first_cause=state.first_cause or f"{seat}: {message.error}",
     )
     record = Record("raised", facts={"rank": str(rank.seat), "error": message.error})
+    # Where poison is skipped, several microbatches of a step may fail at the same line.
+    lone = state.settings.skip_poison and message.microbatch is not None
     if message.final:
         error = f"{seat}: {message.error}"
     elif twin := next((old for old in earlier if _same_microbatch(old, message)), None):
+        if state.settings.skip_poison:
+            return _poisoned(state, message, twin, record)
         error = (
             f"microbatch {message.microbatch} of step {message.position.step} is poison, it failed on two ranks "
             f"(samples {_some(message.samples)}): {twin.error}"
         )
-    elif alike := next((old for old in earlier if _alike(old, message)), None):
+    elif not lone and (alike := next((old for old in earlier if _alike(old, message)), None)):
         error = f"the training function fails alike on several ranks: {alike.error}"
     else:
         return state, [record]
     state, actions = fail(state, error)
     return state, [record, *actions]
+
+
+def _poisoned(state: State, message: Raised, twin: Raised, record: Record) -> tuple[State, list[Action]]:
+    """The microbatch is left out of its step: two ranks were lost to it, a third one would be too."""
+    assert message.microbatch is not None
+    place = message.position.first
+    held = state.poison.get(place, frozenset())
+    if message.microbatch in held:
+        return state, [record]
+    poison = {**state.poison, place: held | {message.microbatch}}
+    text = (
+        f"microbatch {message.microbatch} of step {message.position.step} is poison and is skipped "
+        f"(samples {_some(message.samples)}): {twin.error}"
+    )
+    state = replace(state, poison=poison, warnings=(*state.warnings, text))
+    return state, [record, Record("poison", facts={"text": text, "samples": list(message.samples)})]
 
 
 def finished(state: State, incarnation: str, message: Finished) -> tuple[State, list[Action]]:
@@ -63,13 +83,12 @@ def succeed(state: State) -> tuple[State, list[Action]]:
     members = state.members
     if not members or any(rank.standing is not Standing.FINISHED for rank in members):
         return state, []
-    digests = {
-        str(rank.seat): {"weights": rank.finished.weights_sha256} for rank in members if rank.finished is not None
-    }
+    ends = {str(rank.seat): rank.finished for rank in members if rank.finished is not None}
+    digests = {seat: {"weights": end.weights_sha256, "state": end.state_sha256} for seat, end in ends.items()}
     difference = first_difference(digests)
     if difference is not None:
         who = ", ".join(difference.minority) or "nobody can be named"
-        return fail(state, f"ranks ended with different weights (differing: {who}): {dict(difference.values)}")
+        return fail(state, f"ranks ended with different {difference.key} (differing: {who}): {dict(difference.values)}")
     state = replace(state, phase=Phase.SUCCEEDED, recovery=None)
     actions: list[Action] = [Send(rank.incarnation, Release()) for rank in state.living]
     return state, [*actions, Record("succeeded", facts={"weights": str(digests)}), EndRun()]
@@ -110,8 +129,8 @@ def _alike(old: Raised, new: Raised) -> bool:
 
 
 def _same_microbatch(old: Raised, new: Raised) -> bool:
-    place = (new.position.step, new.microbatch)
-    return new.microbatch is not None and (old.position.step, old.microbatch) == place
+    place = (new.position.first, new.microbatch)
+    return new.microbatch is not None and (old.position.first, old.microbatch) == place
 
 
 def _some(samples: tuple[int, ...]) -> str:

@@ -8,23 +8,28 @@ from typing import Any
 import torch
 from everstep.actors.faults import Chaos
 from everstep.actors.messages import FromRank, Open, Prepare, Report, StoreAddress
+from everstep.actors.rank.buffers import Buffers
 from everstep.actors.rank.data import Loader, Microbatches
 from everstep.actors.rank.engine import Engine
 from everstep.actors.rank.gradients import GradientSum
 from everstep.actors.rank.groups import Groups
 from everstep.actors.rank.ledger import Ledger
-from everstep.actors.rank.loop import Run
+from everstep.actors.rank.loop import Machinery
+from everstep.actors.rank.run import Run
 from everstep.actors.rank.trace import Trace
-from everstep.conf.elastic import Reduction, Timeouts
+from everstep.actors.rank.training import Training
+from everstep.conf.elastic import Buffers as BufferMode
+from everstep.conf.elastic import OnTrouble, Reduction, Timeouts
 from everstep.conf.errors import CommunicatorError
 from everstep.policies.workload import Balanced
-from everstep.policies.world import Generation, Member, Position, Seat, World
+from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 from torch import nn
 
 from .exchange import Exchange, ThreadCommunicator, ThreadPending
 
 B = 4
 SEED = 11
+CPU = torch.device("cpu")
 TIMEOUTS = Timeouts(recovery=20.0, collective=10.0, build=5.0)
 
 
@@ -67,6 +72,9 @@ class Bench:
     steps: int = 2
     model: nn.Module = field(default_factory=lambda: nn.Linear(3, 1))
     reduction: Reduction = Reduction.EXACT
+    buffer_mode: BufferMode = BufferMode.REFUSE
+    on_nonfinite: OnTrouble = OnTrouble.STOP
+    probes: bool = False
     communicators: list[ThreadCommunicator] = field(default_factory=list)
     on_report: Callable[[Report], None] = lambda report: None
     chaos: Chaos = field(default_factory=lambda: Chaos((), Seat(0), lambda fault, evidence: None))
@@ -80,34 +88,53 @@ class Bench:
             lambda generation, seconds: None,
             lambda generation, error: self.ledger.abandon(generation, error),
         )
-        self.ledger = Ledger("me", self._send, self.groups, Balanced(), B)
-        self.ledger.steps = self.steps
+        self.ledger = Ledger("me", self._send, self.groups, Balanced())
         parameters = dict(self.model.named_parameters())
         self.gradients = GradientSum(parameters, self.reduction, B, 10**6, 4)
-        self.engine = Engine(
-            self.ledger, self.groups, self.gradients, B, TIMEOUTS, self.chaos, Trace(None, "me"), self._send
-        )
+        self.engine = Engine(self.ledger, self.groups, CPU, TIMEOUTS, self.chaos, Trace(None, "me"), self._send)
         # Sample n is n: a batch of two says which samples it holds.
         self.loader = Loader(Microbatches(list(range(100)), 2, collate_fn=list, shuffle=False), B, SEED)
+        self.buffers = Buffers({"": self.model}, self.buffer_mode)
+        machinery = Machinery(self.engine, self.loader, self.gradients, self.buffers, self.chaos, SEED, self._training)
         self.run = Run(
             self.ledger,
-            self.engine,
-            self.loader,
-            self.gradients,
-            self.chaos,
-            SEED,
+            machinery,
+            {"": self.model},
+            CPU,
             self.steps,
+            self.probes,
             on_applied=lambda step: self.applied.append((step.number, step.loss, step.weight)),
         )
 
+    def _training(self, step: int) -> Training:
+        return Training(
+            step,
+            B,
+            self.gradients,
+            self._trained,
+            self.on_nonfinite,
+            self.chaos,
+            lambda: self.ledger.await_end(TIMEOUTS.recovery),
+        )
+
+    def _trained(self) -> dict[str, torch.Tensor]:
+        named = {name: held for name, held in self.model.named_parameters() if held.requires_grad}
+        return {**self.buffers.shadows, **named}
+
     def open(
-        self, number: int = 1, mine: tuple[int, ...] | None = None, position: Position | None = None, peers: int = 0
+        self,
+        number: int = 1,
+        mine: tuple[int, ...] | None = None,
+        position: Position | None = None,
+        peers: int = 0,
+        poison: frozenset[int] = frozenset(),
     ) -> "Bench":
         members = (Member("me", Seat(0)), *(Member(f"peer-{place}", Seat(place)) for place in range(1, peers + 1)))
         held = tuple(range(B)) if mine is None else mine
         indices = {member.incarnation: held if member.incarnation == "me" else () for member in members}
         world = World(Generation(1, number), members)
-        self.ledger.open(Open(world, position or Position(0), indices, StoreAddress("host", 1, "root")))
+        work = Work(WorkKind.TRAINING, B)
+        self.ledger.open(Open(world, position or Position(0), indices, StoreAddress("host", 1, "root"), work, poison))
         return self
 
     def prepare(self, number: int) -> None:
@@ -132,8 +159,8 @@ def train(bench: Bench, weights: tuple[float, ...] = (1.0, 2.0, 0.5, 3.0)) -> li
     for step in bench.run:
         for batch in step:
             assert bench.run.current is not None
-            assert bench.run.current.microbatch is not None
-            index, samples = bench.run.current.microbatch
+            assert bench.run.current.microbatch_under_way is not None
+            index, samples = bench.run.current.microbatch_under_way
             assert list(samples) == batch
             step.backward(bench.loss(batch), weight=weights[index])
         held = [parameter.grad.clone() for parameter in bench.model.parameters() if parameter.grad is not None]

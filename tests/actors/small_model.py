@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from everstep.actors.faults import Chaos
-from everstep.actors.rank import census
-from everstep.actors.rank.census import Contribution
+from everstep.actors.rank.census import Contribution, Statement
 from everstep.actors.rank.gradients import GradientSum
 from everstep.conf.elastic import Reduction
 from everstep.policies.world import Seat
 from torch import Tensor, nn
-from torch.distributed import ReduceOp
 
 from .exchange import ThreadCommunicator, together
 
@@ -74,12 +72,9 @@ def average(gradients: GradientSum, communicator: ThreadCommunicator, weight: fl
 
 def finish(gradients: GradientSum, contributions: dict, communicator: ThreadCommunicator) -> None:
     """Reduce, take the census and publish."""
-    summed = census.fill(contributions, B, gradients.touched())
-    maxima = gradients.maxima().clone()
+    statement = Statement(contributions, B, gradients.touched(), gradients.maxima())
     gradients.exchange(communicator)
-    communicator.all_reduce(summed, ReduceOp.SUM).wait()
-    communicator.all_reduce(maxima, ReduceOp.MAX).wait()
-    taken = census.read(summed, maxima, B)
+    taken = statement.begin(communicator).finish(communicator)
     gradients.gather(communicator, taken.weight)
     assert not gradients.misfits(taken.maxima)
     gradients.publish(taken.touched)

@@ -8,12 +8,13 @@ import pytest
 from everstep.actors.messages import FromRank, Open, Prepare, Report, StoreAddress
 from everstep.actors.rank.ledger import Ledger, RecoveryTimeout, after
 from everstep.actors.rank.transaction import ProtocolError, Verdict
-from everstep.conf.errors import CommunicatorError
+from everstep.conf.errors import CommunicatorError, LoopError
 from everstep.policies.workload import Balanced
-from everstep.policies.world import Generation, Member, Position, Seat, World
+from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 
 B = 6
 START = Position(0)
+WORK = Work(WorkKind.TRAINING, B)
 
 
 @dataclass
@@ -47,10 +48,8 @@ class Bench:
             self.send,
             self.groups,  # type: ignore[arg-type]
             Balanced(),
-            B,
             before_report=lambda: self.log.append(("before report", None)),
         )
-        self.ledger.steps = 3
 
     def send(self, message: FromRank) -> None:
         self.log.append(("send", message))
@@ -63,7 +62,7 @@ class Bench:
         members = (Member("me", Seat(0)), *(Member(f"peer-{place}", Seat(place)) for place in range(1, peers)))
         indices = {member.incarnation: mine if member.incarnation == "me" else () for member in members}
         world = World(generation(number), members)
-        self.ledger.open(Open(world, position, indices, StoreAddress("host", 1, "root")))
+        self.ledger.open(Open(world, position, indices, StoreAddress("host", 1, "root"), WORK))
 
     def vote(self, number: int = 1, mine: tuple[int, ...] = (0, 1)) -> "Bench":
         """Everything folded, and in the vote of this generation."""
@@ -82,21 +81,27 @@ CLOSED = CommunicatorError("closed by peer")
 
 
 def test_what_follows_a_decision() -> None:
-    assert after(Position(3), Verdict.COMMIT) == Position(4)
-    assert after(Position(3), Verdict.STOP) == Position(4)
-    assert after(Position(3), Verdict.VOID) == Position(3, 1)
-    assert after(Position(3, 1), Verdict.VOID) == Position(3, 2)
-    assert after(Position(3, 2), Verdict.COMMIT) == Position(4)
+    training, evaluation = WorkKind.TRAINING, WorkKind.EVALUATION
+    assert after(Position(3), Verdict.COMMIT, training) == Position(4)
+    assert after(Position(3), Verdict.SKIP, training) == Position(4)
+    assert after(Position(3), Verdict.STOP, training) == Position(4)
+    assert after(Position(3), Verdict.VOID, training) == Position(3, attempt=1)
+    assert after(Position(3, attempt=1), Verdict.VOID, training) == Position(3, attempt=2)
+    assert after(Position(3, attempt=2), Verdict.COMMIT, training) == Position(4)
+    assert after(Position(3), Verdict.COMMIT, evaluation) == Position(3, unit=1)
+    assert after(Position(3, unit=1), Verdict.VOID, training) == Position(3, unit=1, attempt=1)
+    assert after(Position(3, unit=1), Verdict.COMMIT, training) == Position(4)
 
 
 # --- decisions
 
 
-def test_a_decision_brings_the_plan_of_the_next_step() -> None:
+def test_a_rank_that_comes_first_to_its_work_plans_for_itself() -> None:
     bench = Bench().vote()
     assert bench.ledger.decide(START, generation(1), Verdict.COMMIT)
     transaction = bench.ledger.transaction
-    assert transaction.position == Position(1)
+    assert (transaction.position, transaction.work, transaction.indices) == (Position(1), None, ())
+    transaction = bench.ledger.take_up(Position(1), WORK, 1.0)
     assert transaction.indices == (0, 1), "six microbatches over three replicas"
     bench = Bench()
     bench.open(1, (0, 1, 2), peers=2)
@@ -104,16 +109,48 @@ def test_a_decision_brings_the_plan_of_the_next_step() -> None:
         bench.ledger.fold(START, index)
     assert bench.ledger.enter(START, generation(1))
     assert bench.ledger.decide(START, generation(1), Verdict.VOID)
-    assert bench.ledger.transaction.position == Position(0, 1)
-    assert bench.ledger.transaction.indices == (0, 1, 2)
+    assert bench.ledger.transaction.position == Position(0, attempt=1)
+    assert bench.ledger.take_up(Position(0, attempt=1), WORK, 1.0).indices == (0, 1, 2)
 
 
-def test_nothing_is_owed_after_the_last_step() -> None:
+def test_what_was_given_out_is_not_planned_again() -> None:
     bench = Bench()
-    bench.ledger.steps = 1
-    bench.vote()
+    bench.open(1, (3, 5))
+    assert bench.ledger.take_up(START, WORK, 1.0).indices == (3, 5)
+
+
+def test_another_work_than_the_peers_is_refused() -> None:
+    bench = Bench()
+    bench.open(1, (3, 5))
+    with pytest.raises(LoopError, match="this rank does evaluation over 2 microbatches, another one training over 6"):
+        bench.ledger.take_up(START, Work(WorkKind.EVALUATION, 2), 1.0)
+
+
+def test_nothing_is_begun_after_a_report_that_did_not_tell_of_it() -> None:
+    """Whoever planned in the old world then would compute what is given to others in the new one."""
+    bench = Bench().vote()
     assert bench.ledger.decide(START, generation(1), Verdict.COMMIT)
-    assert bench.ledger.transaction.owed == ()
+    bench.ledger.prepare(Prepare(generation(2)))
+    assert bench.reports[-1].work is None
+    taken: list[tuple[int, ...]] = []
+    thread = threading.Thread(
+        target=lambda: taken.append(bench.ledger.take_up(Position(1), WORK, 10.0).indices), daemon=True
+    )
+    thread.start()
+    thread.join(0.05)
+    assert taken == []
+    members = (Member("me", Seat(0)), Member("peer-1", Seat(1)))
+    bench.ledger.open(Open(World(generation(2), members), Position(1), {}, StoreAddress("host", 1, "root")))
+    thread.join(10.0)
+    assert taken == [(0, 1, 2)], "six microbatches over the two replicas that are left"
+
+
+def test_a_recovery_that_does_not_end_is_not_waited_for_for_ever() -> None:
+    bench = Bench().vote()
+    assert bench.ledger.decide(START, generation(1), Verdict.COMMIT)
+    bench.ledger.prepare(Prepare(generation(2)))
+    with pytest.raises(RecoveryTimeout):
+        bench.ledger.take_up(Position(1), WORK, 0.01)
 
 
 def test_the_vote_is_not_entered_while_something_is_owed() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from everstep.actors.rank.order import SampleOrder
-from everstep.policies.schedule import BatchSchedule
+from everstep.conf.schedule import BatchSchedule
 from everstep.policies.workload import Balanced
 from everstep.policies.world import Progress
 from hypothesis import event, given, settings

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from everstep.actors.messages import Open, StoreAddress
 from everstep.actors.rank.transaction import ProtocolError, Transaction
-from everstep.policies.world import Generation, Member, Position, Seat, World
+from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 from hypothesis import given
 from hypothesis import strategies as st
 
 STORE = StoreAddress("host", 1, "root")
 START = Position(0)
+WORK = Work(WorkKind.TRAINING, 6)
 ME, PEER, OTHER = "me", "peer", "other"
 
 
@@ -22,7 +23,7 @@ def opening(
     number: int, mine: tuple[int, ...], position: Position = START, members: tuple[str, ...] = (ME, PEER)
 ) -> Open:
     world = World(generation(number), tuple(Member(name, Seat(place)) for place, name in enumerate(members)))
-    return Open(world, position, {name: mine if name == ME else () for name in members}, STORE)
+    return Open(world, position, {name: mine if name == ME else () for name in members}, STORE, WORK)
 
 
 def opened(mine: tuple[int, ...] = (0, 1, 2)) -> Transaction:
@@ -57,7 +58,7 @@ def test_a_fold_changes_no_value_that_was_handed_out() -> None:
     ("position", "index", "text"),
     [
         (Position(1), 1, "microbatch 1 of step 1 is folded while at step 0"),
-        (Position(0, 1), 1, "is folded while at step 0"),
+        (Position(0, attempt=1), 1, "is folded while at step 0"),
         (Position(0), 7, "microbatch 7 of step 0 is not owed"),
         (Position(0), 0, "microbatch 0 of step 0 is not owed"),
     ],
@@ -106,8 +107,8 @@ def test_the_vote_of_an_abandoned_generation_is_not_entered() -> None:
 
 
 def test_a_decision_moves_on_and_empties_what_was_done() -> None:
-    transaction = voted().decide(generation(1), Position(1), (4, 5))
-    assert (transaction.position, transaction.indices) == (Position(1), (4, 5))
+    transaction = voted().decide(generation(1), Position(1))
+    assert (transaction.position, transaction.work, transaction.indices) == (Position(1), None, ())
     assert transaction.done == frozenset()
     assert transaction.entered is None
     assert transaction.generation == generation(1)
@@ -115,20 +116,20 @@ def test_a_decision_moves_on_and_empties_what_was_done() -> None:
 
 def test_no_decision_without_a_vote() -> None:
     with pytest.raises(ProtocolError, match=r"step 0 cannot be decided in generation 1\.1"):
-        opened(()).decide(generation(1), Position(1), ())
+        opened(()).decide(generation(1), Position(1))
 
 
 def test_no_decision_in_a_generation_that_was_not_voted_in() -> None:
     transaction = voted().abandon(generation(1)).open(opening(2, (0, 1, 2)))
     for number in (1, 2):
         with pytest.raises(ProtocolError, match="cannot be decided"):
-            transaction.decide(generation(number), Position(1), ())
+            transaction.decide(generation(number), Position(1))
 
 
 def test_a_decision_needs_a_vote_of_its_own() -> None:
-    transaction = voted().decide(generation(1), Position(1), ())
+    transaction = voted().decide(generation(1), Position(1))
     with pytest.raises(ProtocolError, match="step 1 cannot be decided"):
-        transaction.decide(generation(1), Position(2), ())
+        transaction.decide(generation(1), Position(2))
 
 
 # --- abandon and report: the promise
@@ -138,7 +139,7 @@ def test_nothing_is_decided_after_the_promise() -> None:
     """The vote may be seen whole a moment after the report went out: it is then too late."""
     transaction = voted().abandon(generation(1))
     with pytest.raises(ProtocolError, match="cannot be decided in generation"):
-        transaction.decide(generation(1), Position(1), ())
+        transaction.decide(generation(1), Position(1))
     assert not transaction.current(generation(1))
 
 
@@ -193,7 +194,7 @@ def test_a_vote_of_an_older_generation_does_not_count_in_the_new_one() -> None:
     transaction = voted().abandon(generation(1)).open(opening(2, (0, 1, 2)))
     assert transaction.entered is None
     with pytest.raises(ProtocolError, match="cannot be decided"):
-        transaction.decide(generation(2), Position(1), ())
+        transaction.decide(generation(2), Position(1))
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -212,8 +213,8 @@ def test_what_a_peer_has_decided_is_followed_by_those_who_voted() -> None:
 
 
 def test_a_void_attempt_is_followed_too() -> None:
-    transaction = voted().abandon(generation(1)).open(opening(2, (0, 1), Position(0, 1)))
-    assert transaction.position == Position(0, 1)
+    transaction = voted().abandon(generation(1)).open(opening(2, (0, 1), Position(0, attempt=1)))
+    assert transaction.position == Position(0, attempt=1)
     assert transaction.owed == (0, 1)
 
 
@@ -230,7 +231,7 @@ def test_a_vote_of_an_older_generation_is_no_reason_to_follow() -> None:
 
 
 def test_what_is_decided_is_not_opened_again() -> None:
-    transaction = voted().decide(generation(1), Position(1), ()).abandon(generation(1))
+    transaction = voted().decide(generation(1), Position(1)).abandon(generation(1))
     with pytest.raises(ProtocolError, match="step 1 follows a decided one, 0 was opened"):
         transaction.open(opening(2, (), Position(0)))
 
@@ -269,7 +270,7 @@ def test_whatever_happens_positions_only_go_up_and_promises_hold(life: list[tupl
                     transaction = transaction.enter(replace(current, number=max(0, current.number - number % 2)))
                 case "decide":
                     following = Position(transaction.position.step + 1)
-                    transaction = transaction.decide(current, following, (0, 1, 2))
+                    transaction = transaction.decide(current, following).take_up(following, WORK, (0, 1, 2))
                     assert current > promised
                     assert before.owed == ()
                 case "abandon":

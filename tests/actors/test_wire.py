@@ -47,7 +47,11 @@ def test_a_stranger_does_not_learn_the_version() -> None:
 
 def test_messages_come_out_as_they_went_in() -> None:
     record = StepRecord(2, 0.1 + 0.2, 7.0, 0.5, {"SGD": 0.1}, {"accuracy": 0.25}, None, 4, 2, 1e9)
-    messages = [Ping(2, True), Prepare(Generation(1, 2)), Heartbeat("a", Position(3, 1), "training", 9, 2, (record,))]
+    messages = [
+        Ping(2, True),
+        Prepare(Generation(1, 2)),
+        Heartbeat("a", Position(3, attempt=1), "training", 9, 2, (record,)),
+    ]
     left, right = socket.socketpair()
     with left, right:
         left.sendall(b"".join(map(wire.encode, messages)))

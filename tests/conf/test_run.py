@@ -119,7 +119,7 @@ def test_a_bad_value_is_one_line_with_its_key(overrides: list[str], text: str) -
         ("elastic: {}", "name is missing; give a text"),
         (
             "name: a\ntrain: 'm:f'\nelastic: {}",
-            "elastic.microbatches_per_step is missing; give a whole number",
+            "elastic.microbatches_per_step is missing; give a value",
         ),
     ],
 )

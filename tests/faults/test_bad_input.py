@@ -150,7 +150,7 @@ CASES: list[tuple[Train, str]] = [
     (nan_loss_of_a_dying_rank, "is not finite, and the rank that computed it is gone"),
     (no_backward, "ended without step.backward"),
     (bare_backward, "use step.backward instead of loss.backward"),
-    (two_backwards, "called twice for microbatch"),
+    (two_backwards, "called a second time for microbatch"),
     (negative_weight, "must be a finite number that is not negative"),
     (only_zero_weights, "all microbatches of step 0 have weight 0"),
     (skips_the_batches, "was left before its batches were consumed"),

@@ -20,9 +20,9 @@ def test_generations_count_up_within_a_term_and_terms_come_first() -> None:
 
 
 def test_an_attempt_lies_between_its_step_and_the_next() -> None:
-    assert Position(3) < Position(3, 1) < Position(3, 2) < Position(4)
+    assert Position(3) < Position(3, attempt=1) < Position(3, attempt=2) < Position(4)
     assert str(Position(3)) == "3"
-    assert str(Position(3, 1)) == "3 (attempt 1)"
+    assert str(Position(3, attempt=1)) == "3 (attempt 1)"
 
 
 def test_seats_are_ordered_by_replica_then_coordinate() -> None:

@@ -4,7 +4,7 @@ import pickle
 from typing import Any
 
 import pytest
-from everstep.policies.schedule import BatchSchedule
+from everstep.conf.schedule import BatchSchedule
 from hypothesis import given
 from hypothesis import strategies as st
 
