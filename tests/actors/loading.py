@@ -2,6 +2,9 @@
 
 import os
 import random
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,20 +35,109 @@ class Sample(dict[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
-class Broken:
-    """One sample cannot be read."""
+class Remembered:
+    """Sample n is n; remembers in a file, across processes, what was read by whom.
 
-    def __init__(self, length: int, bad: int) -> None:
+    Args:
+        log: the file.
+        kills: number of a sample that ends whoever reads it, the first ``lives`` times.
+    """
+
+    def __init__(self, length: int, log: Path, kills: int | None = None, lives: int = 0) -> None:
         self._length = length
-        self._bad = bad
+        self._log = log
+        self._kills = kills
+        self._lives = lives
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, item: int) -> int:
-        if item == self._bad:
-            raise ValueError(f"sample {item} cannot be read")
+        with self._log.open("a") as file:
+            file.write(f"{item} {os.getpid()}\n")
+        if item == self._kills and self.read().count(item) <= self._lives:
+            os.kill(os.getpid(), signal.SIGKILL)
         return item
+
+    def read(self) -> list[int]:
+        """The samples that were read, by all processes."""
+        return [int(line.split()[0]) for line in self._lines()]
+
+    def readers(self) -> set[int]:
+        """The processes that read."""
+        return {int(line.split()[1]) for line in self._lines()}
+
+    def _lines(self) -> list[str]:
+        return self._log.read_text().splitlines() if self._log.exists() else []
+
+
+class Broken:
+    """Some samples cannot be read, each for a reason of its own."""
+
+    def __init__(self, length: int, errors: Mapping[int, Callable[[], Exception]]) -> None:
+        self._length = length
+        self._errors = errors
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, item: int) -> int:
+        if item in self._errors:
+            raise self._errors[item]()
+        return item
+
+
+class TwoPartError(Exception):
+    """Can be pickled, but not made again from what its pickle holds."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+
+
+class Growing:
+    """As long as the file says."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __len__(self) -> int:
+        return int(self._file.read_text())
+
+    def __getitem__(self, item: int) -> int:
+        return item
+
+
+class OnlyHere:
+    """Another process that makes it again finds other files."""
+
+    def __init__(self, length: int = 4) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, item: int) -> int:
+        return item
+
+    def __reduce__(self) -> Any:
+        return OnlyHere, (self._length + 1,)
+
+
+class Unmade:
+    """Cannot be made again in another process."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, item: int) -> int:
+        return item
+
+    def __reduce__(self) -> Any:
+        return _fails, ()
+
+
+def _fails() -> None:
+    raise FileNotFoundError("no such file on this node")
 
 
 def main() -> None:
