@@ -25,21 +25,18 @@ class Recorder:
     def __init__(self, optimizers: Mapping[str, torch.optim.Optimizer], flops_per_weight: float | None) -> None:
         self._optimizers = {name or type(optimizer).__name__: optimizer for name, optimizer in optimizers.items()}
         self._flops_per_weight = flops_per_weight
-        self._used: dict[str, float] = {}
+        self._rates = self._now()
         self._ended = time.monotonic()
         for name, optimizer in self._optimizers.items():
             # A scheduler has moved the rate on by the time the step has ended.
-            optimizer.register_step_pre_hook(lambda used, *_, name=name: self._used.update(_rates(name, used)))
+            optimizer.register_step_pre_hook(lambda used, *_, name=name: self._rates.update(_rates(name, used)))
 
     def record(self, step: Step, microbatches: int, world: int) -> StepRecord:
         """The record of a step that has just ended."""
         now = time.monotonic()
         seconds, self._ended = now - self._ended, now
-        rates: dict[str, float] = {}
-        for name, optimizer in self._optimizers.items():
-            rates.update(_rates(name, optimizer))
-        rates.update(self._used)
-        self._used.clear()
+        # An optimizer that does nothing in the next step is said to have the rates with which that begins.
+        rates, self._rates = self._rates, self._now()
         return StepRecord(
             step=step.number,
             loss=step.loss,
@@ -53,6 +50,12 @@ class Recorder:
             at=time.time(),
             flops=None if self._flops_per_weight is None else self._flops_per_weight * step.weight,
         )
+
+    def _now(self) -> dict[str, float]:
+        rates: dict[str, float] = {}
+        for name, optimizer in self._optimizers.items():
+            rates.update(_rates(name, optimizer))
+        return rates
 
 
 def estimated_flops(parameters: Iterable[Tensor]) -> float:

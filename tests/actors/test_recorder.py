@@ -44,13 +44,17 @@ def test_a_rate_that_is_set_just_before_the_step_counts() -> None:
     assert record(recorder).lr == {"SGD": 0.125}
 
 
-def test_an_optimizer_that_did_nothing_says_what_it_would_have_used() -> None:
+def test_an_optimizer_that_does_nothing_has_the_rate_with_which_the_step_began() -> None:
     optimizer = torch.optim.SGD([parameter(2)], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     recorder = Recorder({"": optimizer}, None)
-    optimizer.step()
-    record(recorder)
-    optimizer.param_groups[0]["lr"] = 0.25
-    assert record(recorder, 1).lr == {"SGD": 0.25}
+    seen = []
+    for number in range(3):
+        if number != 1:
+            optimizer.step()
+        scheduler.step()
+        seen.append(record(recorder, number).lr["SGD"])
+    assert seen == [0.5, 0.25, 0.125]
 
 
 def test_optimizers_and_groups_go_by_their_names() -> None:

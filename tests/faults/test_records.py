@@ -34,11 +34,14 @@ def train(ctx: Any) -> None:
     data = everstep.Microbatches(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)), size=3)
     for step in ctx.begin(model=model, optimizer=optimizer, scheduler=scheduler, data=data, steps=ctx.config["steps"]):
         for batch in step:
-            step.backward(model(batch).square().mean(), weight=3)
+            loss = model(batch).square().mean()
+            step.backward(loss * float("nan") if step.number == ctx.config.get("nan_at") else loss, weight=3)
+            step.record("largest", batch.abs().max(), weight=len(batch))
             time.sleep(0.01)
             if step.number == ctx.config.get("raise_at"):
                 raise ValueError("bad batch")
-        optimizer.step()
+        if not step.skipped:
+            optimizer.step()
         scheduler.step()
 
 
@@ -66,7 +69,7 @@ def drive(
     folder: Path, ranks: int = 4, chaos: Sequence[Fault] = (), callbacks: Sequence[Any] = (), **config: Any
 ) -> tuple[RunState, list[StepRecord]]:
     """Train on the local cluster; returns the last state and the lines of the file."""
-    plan = plan_of(folder, ranks, chaos)
+    plan = plan_of(folder, ranks, chaos, on_nonfinite="skip")
     plan = replace(
         plan,
         train=cloudpickle.dumps(train),
@@ -97,6 +100,7 @@ def test_every_step_is_recorded_as_it_was_computed(undisturbed: list[StepRecord]
     for record in undisturbed:
         assert (record.weight, record.microbatches, record.world, record.skipped) == (48.0, 16, 4, None)
         assert record.flops == 6 * 5 * 48.0
+        assert 0.0 < record.numbers["largest"] < 10.0
         assert record.seconds > 0.02
 
 
@@ -111,6 +115,7 @@ def test_the_death_of_the_leader_loses_no_record(
     assert numbers(records) == numbers(undisturbed)
     assert [record.world for record in records][-1] == 2
     assert state.record == records[-1]
+    assert state.metrics["numbers"] == dict(records[-1].numbers)
     assert state.warnings == ()
 
 
@@ -128,6 +133,15 @@ def test_a_callback_that_raises_is_told_of_and_harms_nothing(undisturbed: list[S
         assert seen.exceptions == {}
     journal = [json.loads(line) for line in (tmp_path / "kept" / "journal.jsonl").read_text().splitlines()]
     assert [entry["text"] for entry in journal if entry["what"] == "warning"] == list(state.warnings)
+
+
+def test_a_skipped_step_is_a_record_too(tmp_path: Path) -> None:
+    state, records = drive(tmp_path, ranks=2, nan_at=2)
+    assert state.phase is Phase.SUCCEEDED, state.error
+    assert [record.step for record in records] == list(range(STEPS))
+    assert [record.step for record in records if record.skipped] == [2]
+    assert records[2].lr == {"SGD": 0.125}
+    assert '"loss": "NaN"' in (tmp_path / "kept" / json_lines.FILE).read_text().splitlines()[2]
 
 
 def test_a_run_that_fails_keeps_its_records_and_tells_callbacks_why(
