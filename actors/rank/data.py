@@ -116,6 +116,11 @@ class Loader:
         self._depth = data.workers * data.prefetch
         self._ahead: dict[tuple[int, int], Future[Loaded]] = {}
 
+    @property
+    def ahead(self) -> bool:
+        """Whether batches are loaded ahead of time."""
+        return self._workers is not None
+
     def load(self, step: int, index: int, upcoming: Sequence[tuple[int, int]] = ()) -> Any:
         """The batch of microbatch (step, index). What was loaded ahead and is neither it nor upcoming is dropped.
 

@@ -139,10 +139,17 @@ class Engine:
         transaction = self._ledger.transaction
         return transaction.poison & transaction.done
 
-    def upcoming(self, index: int) -> tuple[tuple[int, int], ...]:
-        """(step, index) of what this rank will compute after ``index``, as far as it knows."""
+    def upcoming(self, index: int, following: Work | None = None) -> tuple[tuple[int, int], ...]:
+        """(step, index) of what this rank will compute after ``index``, as far as it knows.
+
+        Args:
+            following: what the next step is, to look ahead into it.
+        """
         step = self.position.step
-        return tuple((step, other) for other in self._ledger.transaction.owed if other != index)
+        here = tuple((step, other) for other in self._ledger.transaction.owed if other != index)
+        if following is None:
+            return here
+        return here + tuple((step + 1, other) for other in self._ledger.planned(following))
 
     @property
     def extending(self) -> bool:

@@ -97,6 +97,10 @@ class Ledger:
             self._transaction = transaction.take_up(position, work, self._share(transaction, work))
             return self._transaction
 
+    def planned(self, work: Work) -> tuple[int, ...]:
+        """This rank's share of work that nobody has begun, if the world stays as it is."""
+        return self._share(self._transaction, work)
+
     def fold(self, position: Position, index: int) -> None:
         with self._changed:
             self._transaction = self._transaction.fold(position, index)

@@ -69,12 +69,16 @@ class Step:
         skipped: why the step has no gradient and must not change the weights; None if it has one. Likewise.
     """
 
-    def __init__(self, number: int, machinery: Machinery, stop: bool = False, probe: bool = False) -> None:
+    def __init__(
+        self, number: int, machinery: Machinery, stop: bool = False, probe: bool = False, last: bool = False
+    ) -> None:
         self.number = number
         self._probes = probe
         self._machinery = machinery
         self._training = machinery.training(number)
         self._training.stop = stop
+        # Only whoever loads ahead wants to know what comes in the next step.
+        self._following = machinery.training(number + 1).work if machinery.loader.ahead and not last else None
         self._open: Microbatch | None = None
         self._census: Census | None = None
         self._skipped: str | None = None
@@ -128,7 +132,8 @@ class Step:
             settled = None
             while settled is None:
                 while (index := engine.next_index()) is not None:
-                    yield from self._compute(Microbatch(index, time.monotonic()), engine.upcoming(index))
+                    upcoming = engine.upcoming(index, self._following)
+                    yield from self._compute(Microbatch(index, time.monotonic()), upcoming)
                 training.passed = engine.poison
                 settled = engine.settle()
             verdict, census = settled
