@@ -137,6 +137,13 @@ class Bench:
         self.ledger.open(Open(world, position or Position(0), indices, StoreAddress("host", 1, "root"), work, poison))
         return self
 
+    def open_again(self, report: Report) -> "Bench":
+        """The next generation, alone, with the work that the report tells of."""
+        world = World(Generation(1, report.abandons.number + 1), (Member("me", Seat(0)),))
+        indices = {"me": tuple(sorted(report.done | report.owed))}
+        self.ledger.open(Open(world, report.position, indices, StoreAddress("host", 1, "root"), report.work))
+        return self
+
     def prepare(self, number: int) -> None:
         self.ledger.prepare(Prepare(Generation(1, number)))
 

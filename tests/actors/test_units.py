@@ -1,0 +1,438 @@
+"""What a unit of work is besides its gradients: recorded numbers, evaluations, skips, stops, poison, the probe, buffers."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from everstep.actors.messages import Report
+from everstep.actors.rank.data import Microbatches
+from everstep.actors.rank.training import majority
+from everstep.conf.elastic import Buffers as BufferMode
+from everstep.conf.elastic import OnTrouble, Reduction
+from everstep.conf.errors import LoopError
+from torch import nn
+
+from .rank_bench import B, Bench, Dying, train
+
+both = pytest.mark.parametrize("reduction", list(Reduction))
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Linear(3, 1)
+
+
+def weights_of(bench: Bench) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in bench.model.parameters()]
+
+
+# --- recorded numbers
+
+
+def test_a_number_is_the_weighted_mean_over_the_microbatches_that_have_it() -> None:
+    bench = Bench(steps=1).open()
+    for step in bench.run:
+        for batch in step:
+            index = batch[0] // 2
+            step.record("always", index, weight=index + 1)
+            step.backward(bench.loss(batch))
+            if index % 2:
+                step.record("sometimes", torch.tensor(10.0 * index))
+    assert step.numbers == {"always": (0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / 10, "sometimes": 20.0}
+
+
+def test_a_number_whose_weights_are_all_0_is_unknown_and_one_that_is_nan_says_so() -> None:
+    bench = Bench(steps=1).open()
+    for step in bench.run:
+        for batch in step:
+            step.record("nothing", 1.0, weight=0)
+            step.record("bad", math.nan if batch[0] == 0 else 1.0)
+            step.record("unweighted bad", math.nan if batch[0] == 0 else 1.0, weight=batch[0])
+            step.backward(bench.loss(batch))
+    assert math.isnan(step.numbers["nothing"])
+    assert math.isnan(step.numbers["bad"])
+    assert step.numbers["unweighted bad"] == 1.0
+
+
+def test_numbers_of_a_dead_collective_are_not_lost(model: nn.Module) -> None:
+    """The fourth all-reduce is the vote: with numbers there is one more before it."""
+    for fails in (1, 2, 3, 4):
+        bench = Bench(steps=1, model=copy.deepcopy(model), communicators=[Dying(fails)])
+        bench.on_report = lambda report, bench=bench: bench.open(2) and None  # type: ignore[misc]
+        bench.open()
+        for step in bench.run:
+            for batch in step:
+                step.record("first", batch[0])
+                step.backward(bench.loss(batch))
+        assert step.numbers == {"first": 3.0}
+        assert len([message for message in bench.sent if isinstance(message, Report)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (lambda step: (step.record("a", 1), step.record("a", 2)), "a was recorded twice for microbatch 0 of step 0"),
+        (lambda step: step.record("a", torch.zeros(2)), "a has shape (2,): record a single number"),
+        (lambda step: step.record("a", "high"), "a='high' is no number"),
+        (lambda step: step.record("", 1), "a recorded number needs a name"),
+        (lambda step: step.record("a", 1, weight=-1), "weight=-1 must be a finite number that is not negative (of a)"),
+    ],
+)
+def test_what_is_no_number_is_refused(record: Any, said: str) -> None:
+    bench = Bench().open()
+    with pytest.raises(LoopError) as caught:
+        for batch in next(iter(bench.run)):
+            record(bench.run.current)
+            bench.run.current.backward(bench.loss(batch))  # type: ignore[union-attr]
+    assert said in str(caught.value)
+
+
+def test_outside_of_a_microbatch_there_is_nothing_to_record_for() -> None:
+    bench = Bench(steps=1).open()
+    for step in bench.run:
+        with pytest.raises(LoopError, match="outside of a microbatch"):
+            step.record("a", 1)
+        for batch in step:
+            step.backward(bench.loss(batch))
+
+
+# --- own backwards
+
+
+@both
+def test_a_backward_in_parts_is_one_microbatch(reduction: Reduction, model: nn.Module) -> None:
+    """Mixed with the short form, which weighs the seed of the backward instead of the gradient."""
+
+    def run(parts: bool) -> list[torch.Tensor]:
+        bench = Bench(steps=2, model=copy.deepcopy(model), reduction=reduction).open()
+        for step in bench.run:
+            for batch in step:
+                # Powers of two weigh alike in both forms, to the bit.
+                weight = 2.0 ** (batch[0] % 3)
+                loss = bench.loss(batch)
+                if parts and batch[0] % 4:
+                    with step.microbatch(weight) as microbatch:
+                        (0.5 * loss).backward(retain_graph=True)
+                        (0.5 * loss).backward()
+                        microbatch.loss = loss
+                else:
+                    step.backward(loss, weight)
+            with torch.no_grad():
+                for parameter in bench.model.parameters():
+                    parameter -= 0.01 * parameter.grad  # type: ignore[operator]
+        assert [row[0] for row in bench.applied] == [0, 1]
+        assert all(math.isfinite(loss) for _, loss, _ in bench.applied)
+        return weights_of(bench)
+
+    for mine, theirs in zip(run(True), run(False), strict=True):
+        assert torch.equal(mine, theirs) if reduction is Reduction.EXACT else torch.allclose(mine, theirs)
+
+
+def test_weight_0_contributes_nothing_whatever_its_own_backward_left(model: nn.Module) -> None:
+    bench = Bench(steps=1, model=model).open()
+    for step in bench.run:
+        for batch in step:
+            spoiled = batch[0] == 2
+            with step.microbatch(0 if spoiled else 1) as microbatch:
+                (bench.loss(batch) * (math.nan if spoiled else 1.0)).backward()
+                microbatch.loss = torch.tensor(math.nan) if spoiled else bench.loss(batch).detach()
+    assert math.isfinite(step.loss)
+    assert step.weight == B - 1
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())  # type: ignore[union-attr]
+
+
+def test_a_loss_that_is_not_told_is_unknown(model: nn.Module) -> None:
+    bench = Bench(steps=1, model=model).open()
+    for step in bench.run:
+        for batch in step:
+            with step.microbatch():
+                bench.loss(batch).backward()
+    assert math.isnan(step.loss)
+    assert step.skipped is None
+
+
+def test_a_microbatch_is_skipped_only_on_purpose(model: nn.Module) -> None:
+    bench = Bench(steps=1, model=model).open()
+    for step in bench.run:
+        for batch in step:
+            if batch[0] == 0:
+                step.skip("it is too short")
+            else:
+                step.backward(bench.loss(batch))
+    assert step.weight == B - 1
+
+
+def test_a_skip_needs_a_reason() -> None:
+    with pytest.raises(LoopError, match="needs a reason"):
+        for step in Bench().open().run:
+            for _ in step:
+                step.skip("")
+
+
+def test_an_exception_that_is_caught_leaves_no_half_sum(model: nn.Module) -> None:
+    bench = Bench(steps=1, model=model).open()
+
+    def fail(_: torch.Tensor) -> None:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(LoopError, match="failed and its exception was caught"):
+        for step in bench.run:
+            for batch in step:
+                loss = bench.loss(batch)
+                loss.register_hook(fail)
+                try:
+                    step.backward(loss)
+                except RuntimeError:
+                    continue
+
+
+# --- evaluations
+
+
+def evaluate(bench: Bench, length: int = 7, size: int = 2) -> dict[str, float]:
+    data = Microbatches([float(sample) for sample in range(length)], size, collate_fn=list)
+    return bench.run.evaluate(data, lambda batch: {"sum": sum(batch), "mean": (sum(batch) / len(batch), len(batch))})
+
+
+def test_every_sample_is_evaluated_once_and_the_last_microbatch_may_be_shorter() -> None:
+    bench = Bench(steps=1).open(mine=None)
+    train_and_evaluate(bench)
+    assert evaluate(bench) == {"sum": 21 / 4, "mean": 3.0}
+    assert evaluate(bench, length=1, size=9) == {"sum": 0.0, "mean": 0.0}
+
+
+def train_and_evaluate(bench: Bench, each: int = 0) -> None:
+    for step in bench.run:
+        for batch in step:
+            step.backward(bench.loss(batch))
+        with torch.no_grad():
+            for parameter in bench.model.parameters():
+                parameter -= 0.01 * parameter.grad  # type: ignore[operator]
+        for _ in range(each):
+            evaluate(bench)
+
+
+def test_evaluations_do_not_disturb_training(model: nn.Module) -> None:
+    without = Bench(steps=3, model=copy.deepcopy(model)).open()
+    train_and_evaluate(without)
+    bench = Bench(steps=3, model=copy.deepcopy(model)).open()
+    train_and_evaluate(bench, each=2)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(bench), weights_of(without), strict=True))
+    assert bench.ledger.transaction.position.step == 3
+
+
+@pytest.mark.parametrize("fails", [4, 5, 6, 7])
+def test_an_evaluation_survives_a_dead_collective(fails: int, model: nn.Module) -> None:
+    """After the three all-reduces of a step come sum, maximum, numbers and vote of the evaluation."""
+    bench = Bench(steps=1, model=model, communicators=[Dying(fails)])
+
+    def reopen(report: Report) -> None:
+        assert report.work is not None
+        bench.open_again(report)
+
+    bench.on_report = reopen
+    bench.open()
+    train_and_evaluate(bench)
+    assert evaluate(bench)["mean"] == 3.0
+    assert len([message for message in bench.sent if isinstance(message, Report)]) == 1
+    assert bench.engine.computed == B + 4, "nothing was computed again"
+
+
+def test_models_are_in_evaluation_mode_only_meanwhile() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.Linear(3, 1))
+    model[0].eval()
+    bench = Bench(steps=1, model=model).open()
+    seen = []
+
+    def look(batch: list[float]) -> dict[str, float]:
+        seen.append((model.training, model[1].training, torch.is_grad_enabled()))
+        return {"a": 0.0}
+
+    train_and_evaluate(bench)
+    bench.run.evaluate(Microbatches([1.0], 1, collate_fn=list), look)
+    assert seen == [(False, False, False)]
+    assert (model.training, model[0].training, model[1].training) == (True, False, True)
+
+
+def test_in_the_middle_of_a_step_nothing_is_evaluated() -> None:
+    bench = Bench().open()
+    with pytest.raises(LoopError, match="before the step's batches were consumed"):
+        for step in bench.run:
+            for _ in step:
+                evaluate(bench)
+
+
+@pytest.mark.parametrize("said", [None, 3.0, {"a": "high"}, {"a": torch.zeros(2)}, {3: 1.0}])
+def test_eval_fn_must_return_numbers(said: Any) -> None:
+    bench = Bench(steps=1).open()
+    train_and_evaluate(bench)
+    with pytest.raises(LoopError):
+        bench.run.evaluate(Microbatches([1.0], 1, collate_fn=list), lambda batch: said)
+
+
+# --- verdicts
+
+
+@both
+def test_a_step_that_is_not_finite_is_skipped_whole(reduction: Reduction, model: nn.Module) -> None:
+    bench = Bench(steps=3, model=model, reduction=reduction, on_nonfinite=OnTrouble.SKIP).open()
+    skipped = []
+    for step in bench.run:
+        for batch in step:
+            spoiled = step.number == 1 and batch[0] == 10
+            step.backward(bench.loss(batch) * (math.inf if spoiled else 1.0))
+        skipped.append(step.skipped)
+        empty = all(parameter.grad is None for parameter in model.parameters())
+        assert empty is (step.number == 1)
+    assert [reason is None for reason in skipped] == [True, False, True]
+    assert "not finite" in str(skipped[1])
+    assert [math.isnan(loss) for _, loss, _ in bench.applied] == [False, True, False]
+
+
+def test_a_step_without_weight_is_skipped_too_if_that_is_wanted() -> None:
+    bench = Bench(steps=2, on_nonfinite=OnTrouble.SKIP).open()
+    for step in bench.run:
+        for batch in step:
+            step.backward(bench.loss(batch), weight=step.number)
+        assert (step.skipped is None) is (step.number == 1)
+
+
+def test_one_rank_that_stops_makes_the_step_under_way_the_last() -> None:
+    bench = Bench(steps=9).open()
+    for step in bench.run:
+        for batch in step:
+            if step.number == 2:
+                bench.run.stop()
+            step.backward(bench.loss(batch))
+    assert [number for number, _, _ in bench.applied] == [0, 1, 2]
+    assert bench.run.finished
+
+
+def test_a_stop_between_steps_makes_the_next_one_the_last() -> None:
+    bench = Bench(steps=9).open()
+    for step in bench.run:
+        for batch in step:
+            step.backward(bench.loss(batch))
+        if step.number == 2:
+            bench.run.stop()
+    assert [number for number, _, _ in bench.applied] == [0, 1, 2, 3]
+
+
+def test_nobody_computes_poison_and_it_counts_as_weight_0(model: nn.Module) -> None:
+    bench = Bench(steps=1, model=model).open(poison=frozenset({1, 3}))
+    seen = []
+    for step in bench.run:
+        for batch in step:
+            seen.append(batch[0] // 2)
+            step.backward(bench.loss(batch), weight=2.0)
+    assert seen == [0, 2]
+    assert step.weight == 4.0
+    assert bench.engine.computed == 2
+
+
+# --- the probe
+
+
+def test_the_majority_is_more_than_half() -> None:
+    assert majority((1,)) == 1
+    assert majority((1, 2)) is None
+    assert majority((1, 2, 1)) == 1
+    assert majority((1, 1, 2, 2)) is None
+    assert majority((1, 2, 3)) is None
+
+
+# --- buffers
+
+
+class Counting(nn.Module):
+    """Its buffers follow the data, as running statistics do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("still", torch.ones(2), persistent=False)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.mean.mul_(0.5).add_(0.5 * data.mean(dim=0))  # type: ignore[operator]
+                self.seen += 1  # type: ignore[operator]
+        return self.inner(data - self.mean)  # type: ignore[no-any-return]
+
+
+def test_a_buffer_that_a_forward_changes_is_refused_by_name() -> None:
+    bench = Bench(model=Counting()).open()
+    with pytest.raises(LoopError, match=r"the forward changed the buffer mean: .*elastic\.buffers=fold"):
+        train(bench)
+
+
+@both
+def test_changes_of_buffers_are_averaged_like_gradients(reduction: Reduction) -> None:
+    torch.manual_seed(1)
+    start = Counting()
+    bench = Bench(steps=2, model=copy.deepcopy(start), reduction=reduction, buffer_mode=BufferMode.FOLD).open()
+    weights = (1.0, 2.0, 0.0, 3.0)
+    train(bench, weights)
+    mean = torch.zeros(3, dtype=torch.float64)
+    for step in range(2):
+        change = torch.zeros(3, dtype=torch.float64)
+        for index, weight in enumerate(weights):
+            first = 2 * (B * step + index)
+            data = torch.tensor([[sample / 7, 1.0, -sample / 3] for sample in (first, first + 1)])
+            moved = mean.float() * 0.5 + 0.5 * data.mean(dim=0)
+            change += weight * (moved.double() - mean)
+        mean += change / sum(weights)
+    torch.testing.assert_close(bench.model.mean.double(), mean, rtol=1e-5, atol=1e-6)
+    assert int(bench.model.seen) == 2, "once per step, not once per microbatch"  # type: ignore[arg-type]
+
+
+def test_a_world_of_any_split_folds_buffers_alike() -> None:
+    """The same microbatches in two generations: what a dead collective left is not applied."""
+    torch.manual_seed(1)
+    start = Counting()
+    calm = Bench(steps=2, model=copy.deepcopy(start), buffer_mode=BufferMode.FOLD).open()
+    train(calm)
+    bench = Bench(steps=2, model=copy.deepcopy(start), buffer_mode=BufferMode.FOLD, communicators=[Dying(2), Dying(3)])
+    bench.on_report = lambda report: bench.open(report.abandons.number + 1) and None
+    train(bench.open())
+    assert torch.equal(bench.model.mean, calm.model.mean)  # type: ignore[arg-type]
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(bench), weights_of(calm), strict=True))
+
+
+def test_between_steps_a_user_may_change_a_buffer() -> None:
+    model = Counting()
+    model.eval()
+    bench = Bench(steps=2, model=model).open()
+    for step in bench.run:
+        for batch in step:
+            step.backward(bench.loss(batch))
+        with torch.no_grad():
+            model.mean += 1  # type: ignore[operator]
+    assert bench.run.finished
+
+
+# --- what is trained may change
+
+
+def test_a_layer_is_thawed_and_frozen_between_steps() -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    bench = Bench(steps=4, model=model).open()
+    has = []
+    for step in bench.run:
+        for batch in step:
+            step.backward(bench.loss(batch))
+        has.append([parameter.grad is not None for parameter in model.parameters()])
+        model[0].requires_grad_(step.number == 0)
+        model[1].requires_grad_(step.number != 1)
+        if step.number == 1:
+            model[0].requires_grad_(True)
+        if step.number == 2:
+            model[1].requires_grad_(True)
+    assert has == [[False, False, True, True], [True] * 4, [True, True, False, False], [False, False, True, True]]
