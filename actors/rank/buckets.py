@@ -143,7 +143,8 @@ class Bucket:
                 kernel.mean(parts, first, last, scale, weight, mean)
             return
         # What was received may be written; a world of one reads its own accumulators.
-        total = parts[0].clone() if parts.shape[0] == 1 else parts[0]
+        # -0 becomes +0: how many peers gave a zero must not show.
+        total = parts[0] + 0.0 if parts.shape[0] == 1 else parts[0].add_(0.0)
         for part in parts[1:]:
             total += part
         if cuts:

@@ -241,6 +241,9 @@ class RankContext:
 
     def _trained(self, buffers: Buffers) -> dict[str, torch.Tensor]:
         """What is summed in the next step: a pure function of the models, which users change alike on every rank."""
-        named = named_tensors(self._models, "named_parameters")
+        # Models may share a parameter: it counts once, under its first name.
+        named: dict[int, tuple[str, torch.Tensor]] = {}
+        for name, parameter in named_tensors(self._models, "named_parameters"):
+            named.setdefault(id(parameter), (name, parameter))
         # No backward makes what stands for a buffer, so it goes last into the buckets: they are filled from the end.
-        return {**buffers.shadows, **{name: parameter for name, parameter in named if parameter.requires_grad}}
+        return {**buffers.shadows, **{name: held for name, held in named.values() if held.requires_grad}}

@@ -45,6 +45,7 @@ void everstep_mean(const double *parts, int64_t stride, int32_t world, int64_t c
                 block[i] += part[i];
         }
         for (int64_t i = 0; i < length; i++)
-            mean[start + i] = (float)(block[i] * grid / weight);
+            /* -0 becomes +0: how many peers gave a zero must not show. */
+            mean[start + i] = (float)((block[i] + 0.0) * grid / weight);
     }
 }

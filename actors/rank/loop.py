@@ -253,8 +253,10 @@ class Step:
         if open_.probe:
             self._training.signature = machinery.gradients.signature(None if loss is None else loss.detach())
         else:
-            machinery.buffers.close(weight)
-            peak = machinery.gradients.fold(weight if unweighed and weight else 1.0)
+            factor = weight if unweighed and weight else 1.0
+            # What stands for a buffer is weighed with the gradients.
+            machinery.buffers.close(weight / factor)
+            peak = machinery.gradients.fold(factor)
             self._training.add(open_.index, weight, loss, peak)
             machinery.engine.done(open_.index, open_.started)
         open_.folded = True
