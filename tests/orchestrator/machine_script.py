@@ -39,7 +39,7 @@ from everstep.orchestrator.machine.state import Settings, Standing, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.view import Phase, RunState
 from everstep.policies.workload import Balanced
-from everstep.policies.world import Generation, Position
+from everstep.policies.world import Generation, Position, Work, WorkKind
 
 Message = TypeVar("Message")
 START = Position(0)
@@ -72,6 +72,7 @@ class Script:
     minimum: int = 1
     microbatches: int = 8
     steps: int = 5
+    skip_poison: bool = False
     timeouts: Timeouts = field(default_factory=Timeouts)
     now: float = 100.0
     answered: list[Action] = field(default_factory=list)
@@ -80,7 +81,7 @@ class Script:
     def __post_init__(self) -> None:
         names = tuple(map(name, range(self.ranks)))
         settings = Settings(
-            "test", 1, names, self.minimum, self.microbatches, Balanced(), self.timeouts, store_prefix="root"
+            "test", 1, names, self.minimum, Balanced(), self.timeouts, store_prefix="root", skip_poison=self.skip_poison
         )
         self.state = State(settings)
 
@@ -149,15 +150,19 @@ class Script:
         cause: str | None = None,
         accused: int | None = None,
         abandons: int | None = None,
+        work: Work | None = None,
+        begun: bool = True,
     ) -> list[Action]:
-        """What it owes is by default the rest of what the newest generation gave it."""
+        """By default it has begun a training step, and owes the rest of its share."""
         world = self.state.world
         assert world is not None
+        work = (work or self.training) if begun else None
         if owed is None:
-            owed = tuple(sorted(set(self.indices(rank)) - set(done)))
+            owed = tuple(sorted(set(self.indices(rank)) - set(done))) if begun else ()
         gave_up = world.generation if abandons is None else generation(abandons)
         who = None if accused is None else name(accused)
-        return self.hear(rank, Report(name(rank), gave_up, position, frozenset(done), frozenset(owed), cause, who))
+        held = (position, frozenset(done), frozenset(owed))
+        return self.hear(rank, Report(name(rank), gave_up, *held, cause, who, work))
 
     def join(self, *ranks: int) -> None:
         for rank in ranks:
@@ -174,21 +179,27 @@ class Script:
         self.join(*ranks)
         self.resume(*ranks)
 
-    def finish(self, *ranks: int, weights: str = "weights") -> list[Action]:
+    def finish(self, *ranks: int, weights: str = "weights", state: str = "state") -> list[Action]:
         return [
             action
             for rank in ranks
-            for action in self.hear(rank, Finished(name(rank), weights, 0.5, self.steps, 10, {"x": float(rank)}))
+            for action in self.hear(rank, Finished(name(rank), weights, 0.5, self.steps, 10, {"x": float(rank)}, state))
         ]
 
     def fail_in(
-        self, rank: int, microbatch: int | None = 3, step: int = 0, at: str = "train.py:1", final: bool = False
+        self,
+        rank: int,
+        microbatch: int | None = 3,
+        position: Position = START,
+        at: str = "train.py:1",
+        final: bool = False,
     ) -> list[Action]:
         """The user's code raises on this rank."""
         samples = () if microbatch is None else (40 + microbatch, 50 + microbatch)
         error = f"ValueError: bad ({at})"
-        message = Raised(name(rank), Position(step), microbatch, samples, f"ValueError at {at}", error, "trace", final)
-        return self.hear(rank, message)
+        return self.hear(
+            rank, Raised(name(rank), position, microbatch, samples, f"ValueError at {at}", error, "trace", final)
+        )
 
     # --- what came of it
 
@@ -201,9 +212,16 @@ class Script:
     def look(self) -> RunState:
         return look(self.state, self.now)
 
+    @property
+    def training(self) -> Work:
+        return Work(WorkKind.TRAINING, self.microbatches)
+
     def indices(self, rank: int) -> tuple[int, ...]:
-        """What the newest generation gave to a rank."""
-        return sent(self.history, rank, Open)[-1].indices[name(rank)]
+        """What the newest generation gave to a rank, or the share that it plans for itself if nobody had begun."""
+        opened = sent(self.history, rank, Open)[-1]
+        if opened.work is not None:
+            return opened.indices[name(rank)]
+        return Balanced().plan(opened.world.replicas, self.microbatches).indices[rank]
 
     def standing(self, rank: int) -> Standing:
         return self.state.ranks[name(rank)].standing

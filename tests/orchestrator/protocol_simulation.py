@@ -7,7 +7,7 @@ entered it, and once somebody leaves, any subset of them may still see it comple
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -19,8 +19,9 @@ from everstep.orchestrator.machine import events
 from everstep.orchestrator.machine.state import Settings, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.workload import Balanced
-from everstep.policies.world import Generation, Position
+from everstep.policies.world import Generation, Position, Work
 
+from .simulated_loop import Loop
 from .simulated_rank import Collective, Group, Rank, Violation
 
 TIMEOUTS = Timeouts()
@@ -37,10 +38,10 @@ class Simulation:
         self.log: list[str] = []
         self.seen: Counter[str] = Counter()
         size = self.random.randint(2, 5)
-        self.microbatches = self.random.randint(1, 9)
-        self.steps = self.random.randint(1, 5)
+        self.loop = Loop(seed)
+        skip_poison = self.chance(0.7)
         names = tuple(f"r{place}" for place in range(size))
-        self.state = State(Settings("simulated", 1, names, 1, self.microbatches, Balanced(), TIMEOUTS))
+        self.state = State(Settings("simulated", 1, names, 1, Balanced(), TIMEOUTS, skip_poison=skip_poison))
         self.ranks = {name: Rank(self, name) for name in names}
         self.groups: dict[Generation, Group] = {}
         self.over = False
@@ -50,7 +51,7 @@ class Simulation:
         self._sequence = 0
         self._inbound: dict[str, float] = {}
         self._outbound: dict[str, float] = {}
-        self._verdicts: dict[Position, Verdict] = {}
+        self._decided: dict[Position, tuple[Work, Verdict]] = {}
 
     # --- chance
 
@@ -144,6 +145,8 @@ class Simulation:
         if world is not before and before is not None and world is not None and world.generation <= before.generation:
             raise Violation(f"generation {world.generation} after {before.generation}")
         self.seen["deathless"] += self.state.deathless > 0
+        if world is not before and before is not None:
+            self._look_at_opening(actions)
         for action in actions:
             match action:
                 case events.StartRank(name, _):
@@ -160,6 +163,21 @@ class Simulation:
                     self.saw(what)
                 case events.EndRun():
                     self.over = True
+
+    def _look_at_opening(self, actions: Sequence[events.Action]) -> None:
+        """Note what kind of loss this was."""
+        sends = (action.message for action in actions if isinstance(action, events.Send))
+        opened = next(message for message in sends if isinstance(message, Open))
+        assert self.state.recovery is not None
+        reports = self.state.recovery.reports
+        begun = {reports[name].work for name in opened.world.incarnations if reports[name].position == opened.position}
+        if opened.work is None:
+            self.saw("nobody had begun")
+        else:
+            self.saw(f"opened in {opened.work.kind}")
+            self.saw("some had begun" if None in begun else "all had begun")
+        if opened.poison:
+            self.saw("opened with poison")
 
     def _hear(self, event: Any) -> None:
         """The controller hears nothing while it sleeps."""
@@ -355,43 +373,42 @@ class Simulation:
 
     # --- checks
 
-    def verdict(self, position: Position) -> Verdict:
-        """A pure function of the position, as it is of the census: some first attempts are void."""
-        void = position.attempt == 0 and (self.seed + position.step) % 4 == 0
-        return Verdict.VOID if void else Verdict.COMMIT
-
-    def check_sum(self, name: str, position: Position, entered: dict[str, Any]) -> frozenset[int]:
+    def check_sum(self, rank: Rank, entered: dict[str, Any]) -> frozenset[int]:
         """What one member got out of a sum that it saw complete."""
         held = [contribution for _, contribution in entered.values()]
-        if any(place != position for place, _ in held):
-            raise Violation(f"{name} summed different positions: {entered}")
-        counts = Counter(index for _, indices in held for index in indices)
-        if counts != Counter(range(self.microbatches)):
-            raise Violation(f"{name} summed {dict(counts)} at {position}: {entered}")
+        if any((position, work) != (rank.position, rank.work) for position, work, _ in held):
+            raise Violation(f"{rank.name} summed different positions: {entered}")
+        counts = Counter(index for _, _, indices in held for index in indices)
+        if counts != Counter(range(rank.work.microbatches)):
+            raise Violation(f"{rank.name} summed {dict(counts)} at {rank.position}: {entered}")
         return frozenset(counts)
 
     def check_decision(self, rank: Rank, position: Position, generation: Generation, verdict: Verdict) -> None:
         if generation <= rank.promised:
             raise Violation(f"{rank.name} decides {position} in {generation} after it promised {rank.promised}")
-        if rank.total is None or len(rank.total) != self.microbatches:
+        if rank.total is None or len(rank.total) != rank.work.microbatches:
             raise Violation(f"{rank.name} decides {position} without the whole sum")
         self.note(f"{rank.name} decides {position} as {verdict} in {generation}")
 
-    def check_verdict(self, position: Position, verdict: Verdict) -> None:
-        self.saw(str(verdict))
-        if self._verdicts.setdefault(position, verdict) is not verdict:
-            raise Violation(f"{position} is decided {verdict} and {self._verdicts[position]}")
+    def check_verdict(self, position: Position, work: Work, verdict: Verdict) -> None:
+        self.saw(f"{verdict} of {work.kind}")
+        if self._decided.setdefault(position, (work, verdict)) != (work, verdict):
+            raise Violation(f"{position} is decided {work}, {verdict} and {self._decided[position]}")
 
     def _check_end(self) -> None:
         phase, error = self.state.phase, self.state.error
         self.saw(str(phase))
+        whole = self.loop.whole
         for rank in self.ranks.values():
-            steps = [position.step for position in rank.history]
-            if steps != list(range(len(steps))):
-                raise Violation(f"{rank.name} applied steps {steps}")
+            history = [(position.first, work) for position, work in rank.history]
+            if history != whole[: len(history)]:
+                raise Violation(f"{rank.name} went through {history}, not through {whole}")
         if error is None:
             for member in self.state.members:
-                if len(self.ranks[member.incarnation].history) != self.steps:
+                if len(self.ranks[member.incarnation].history) != len(whole):
                     raise Violation(f"{member.incarnation} finished after {self.ranks[member.incarnation].history}")
-        elif not all(rank.hit for rank in self.ranks.values()) and "is poison" not in error:
+        elif not all(rank.hit for rank in self.ranks.values()) and not self._poisoned(error):
             raise Violation(f"healthy ranks are left, but the run ended: {error}")
+
+    def _poisoned(self, error: str) -> bool:
+        return "is poison" in error and not self.state.settings.skip_poison

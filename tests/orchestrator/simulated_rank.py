@@ -19,11 +19,11 @@ from everstep.actors.messages import (
     Resumed,
     ToRank,
 )
-from everstep.actors.rank.ledger import Ledger, after
+from everstep.actors.rank.ledger import Ledger, RecoveryTimeout, after
 from everstep.actors.rank.transaction import Verdict
 from everstep.conf.errors import CommunicatorError
 from everstep.policies.workload import Balanced
-from everstep.policies.world import Generation, Position
+from everstep.policies.world import Generation, Position, Work, WorkKind
 
 if TYPE_CHECKING:
     from .protocol_simulation import Simulation
@@ -93,11 +93,12 @@ class Rank:
         self.thread: Thread = iter(())
         self.waiting: Callable[[], bool] | None = None
         self.position = Position(0)
+        self.work = simulation.loop.whole[0][1]
         self.sums: set[int] = set()
         self.total: frozenset[int] | None = None
-        self.history: list[Position] = []
+        self.history: list[tuple[Position, Work]] = []
         self.ledger = Ledger(
-            name, self.say, Groups(self), Balanced(), simulation.microbatches,  # type: ignore[arg-type]
+            name, self.say, Groups(self), Balanced(),  # type: ignore[arg-type]
             before_report=lambda: simulation.strike("report", self),
         )  # fmt: skip
 
@@ -123,33 +124,45 @@ class Rank:
             case Ping():
                 pass
 
-    # --- the training thread; mirrors Step.__iter__ and Engine.settle
+    # --- the training thread; mirrors Run, Step.__iter__ and Engine
 
     def train(self) -> Thread:
         simulation = self.simulation
         yield simulation.short()
-        self.ledger.steps = simulation.steps
-        self.say(Ready(self.name, {}, simulation.steps))
+        self.say(Ready(self.name, {}, simulation.loop.steps))
         yield self.usable
-        for step in range(simulation.steps):
-            self.begin(Position(step))
-            while (verdict := (yield from self.attempt())) is not Verdict.COMMIT:
-                assert verdict is Verdict.VOID
-                self.begin(after(self.position, verdict))
-            self.history.append(self.position)
-            simulation.strike("apply", self)
-            yield simulation.short()
-        self.say(Finished(self.name, str([position.step for position in self.history]), 0.0, simulation.steps, 0))
+        for units in simulation.loop.units:
+            for work in units:
+                yield from self.decide(work)
+                simulation.strike("apply", self)
+                # What the user does in between; the others may have begun the next unit long ago.
+                yield simulation.long() if simulation.chance(0.3) else simulation.short()
+        self.say(Finished(self.name, str(self.history), 0.0, simulation.loop.steps, 0))
         simulation.strike("finished", self)
 
     def usable(self) -> bool:
         transaction = self.ledger.transaction
         return transaction.generation is not None and not transaction.abandoned
 
-    def begin(self, position: Position) -> None:
-        self.position = position
+    def decide(self, work: Work) -> Iterator[Any]:
+        verdict = None
+        while verdict is not Verdict.COMMIT:
+            yield from self.begin(work)
+            verdict = yield from self.attempt()
+        self.history.append((self.position, work))
+
+    def begin(self, work: Work) -> Iterator[Any]:
+        self.position, self.work = self.ledger.transaction.position, work
         self.sums = set()
         self.total = None
+        while True:
+            try:
+                self.ledger.take_up(self.position, work, timeout=0)
+            except RecoveryTimeout:
+                self.simulation.saw("waited to begin")
+                yield self.usable
+            else:
+                return
 
     def attempt(self) -> Iterator[Any]:
         while True:
@@ -158,17 +171,24 @@ class Rank:
                 if transaction.position != self.position or not transaction.owed:
                     break
                 index = transaction.owed[0]
-                self.simulation.strike("compute", self)
-                yield self.simulation.long()
-                if self.raising:
-                    self.say(Raised(self.name, self.position, index, (), f"at {self.name}", "bad", ""))
-                    self.simulation.vanish(self)
-                    yield lambda: False
+                if index not in transaction.poison:
+                    self.simulation.strike("compute", self)
+                    yield self.simulation.long()
+                    if self.raising or self.simulation.loop.poisons(self.position, self.work, index):
+                        yield from self.throw(index)
                 self.sums.add(index)
                 self.ledger.fold(self.position, index)
             verdict = yield from self.settle()
             if verdict is not None:
                 return verdict
+
+    def throw(self, index: int) -> Iterator[Any]:
+        self.hit = True
+        training = self.work.kind is WorkKind.TRAINING
+        place = f"at {self.name}" if self.raising else "at the loss"
+        self.say(Raised(self.name, self.position, index if training else None, (), place, "bad", ""))
+        self.simulation.vanish(self)
+        yield lambda: False
 
     def settle(self) -> Iterator[Any]:
         simulation, ledger = self.simulation, self.ledger
@@ -188,10 +208,10 @@ class Rank:
         if not group.built[self.name]:
             return self.fail(generation)
         self.total = None
-        total = yield from self.collect(group, "sum", (self.position, frozenset(self.sums)))
+        total = yield from self.collect(group, "sum", (self.position, self.work, frozenset(self.sums)))
         if total is None:
             return self.fail(generation)
-        self.total = simulation.check_sum(self.name, self.position, total)
+        self.total = simulation.check_sum(self, total)
         yield simulation.short()
         if not ledger.enter(self.position, generation):
             return self.fail(generation)
@@ -199,7 +219,7 @@ class Rank:
             return self.fail(generation)
         simulation.strike("voted", self)
         yield simulation.short()
-        verdict = simulation.verdict(self.position)
+        verdict = simulation.loop.verdict(self.position, self.work)
         before = self.position
         if not ledger.decide(before, generation, verdict):
             simulation.saw("promised before it saw the vote")
@@ -219,8 +239,8 @@ class Rank:
         self.ledger.abandon(generation, CommunicatorError("closed by peer"))
 
     def judge(self, following: Position) -> Verdict:
-        verdict = self.simulation.verdict(self.position)
-        if after(self.position, verdict) != following:
+        verdict = self.simulation.loop.verdict(self.position, self.work)
+        if after(self.position, verdict, self.work.kind) != following:
             raise Violation(f"{self.name} went from {self.position} to {following}, judged {verdict}")
-        self.simulation.check_verdict(self.position, verdict)
+        self.simulation.check_verdict(self.position, self.work, verdict)
         return verdict

@@ -9,7 +9,7 @@ from everstep.policies.world import Position
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .machine_script import Script, name
+from .machine_script import Script, name, sent
 
 RANKS = 4
 ranks = st.integers(0, RANKS - 1)
@@ -40,13 +40,14 @@ def play(script: Script, kind: str, rank: int, number: int) -> None:
     """One move; a rank says nothing that contradicts what it was given."""
     held = script.indices(rank)
     finished = len(held) * number // 3
+    begun = sent(script.history, rank, Open)[-1].work is not None or number > 0
     match kind:
         case "beat":
             script.beat(rank, number, records=range(number))
         case "report":
-            script.report(rank, position_of(script), done=held[:finished])
+            script.report(rank, position_of(script), done=held[:finished], begun=begun)
         case "accuse":
-            script.report(rank, position_of(script), done=held[:finished], cause="closed", accused=number)
+            script.report(rank, position_of(script), held[:finished], cause="closed", accused=number, begun=begun)
         case "stale":
             script.report(rank, Position(9), abandons=0)
         case "join":
@@ -109,7 +110,8 @@ def test_generations_only_count_up_and_each_is_opened_once(scenario: list[tuple[
                 assert opened[message.world.generation] == message, "a generation is opened to all alike"
                 assert message.world.generation == prepared, "nobody was asked to leave for it"
                 indices = [index for mine in message.indices.values() for index in mine]
-                assert sorted(indices) == list(range(script.microbatches))
+                assert sorted(indices) == list(range(message.work.microbatches if message.work else 0))
+                assert message.work in (None, script.training)
         assert world.generation >= newest
         newest = world.generation
 

@@ -188,6 +188,7 @@ def test_if_anybody_has_committed_the_others_follow() -> None:
     assert opened.indices == {"rank-0": (0, 1, 4, 7), "rank-2": (2, 5), "rank-3": (3, 6)}
     assert script.state.recovery is not None
     assert script.state.recovery.step == 0
+    assert script.state.recovery.lost_microbatches == (2, 3), "what the others would have begun is not lost"
     script.join(0, 2, 3)
     script.resume(2)
     assert script.look.phase is Phase.RECOVERING
@@ -209,23 +210,12 @@ def test_what_the_only_one_who_committed_said_dies_with_it() -> None:
 def test_a_void_attempt_is_a_position_of_its_own() -> None:
     script = Script().boot()
     script.end(1)
-    script.report(0, Position(2, 1), done=(), owed=(0, 1))
+    script.report(0, Position(2, attempt=1), done=(), owed=(0, 1))
     script.report(2, Position(2), done=(4, 5))
-    script.report(3, Position(2, 1), done=(6,), owed=(7,))
+    script.report(3, Position(2, attempt=1), done=(6,), owed=(7,))
     (opened,) = sent(script.answered, 2, Open)
-    assert opened.position == Position(2, 1)
+    assert opened.position == Position(2, attempt=1)
     assert {6, 7} <= set(opened.indices["rank-3"])
-
-
-def test_nothing_is_given_out_after_the_last_step() -> None:
-    script = Script(steps=5).boot()
-    script.end(1)
-    script.report(0, Position(5), owed=())
-    script.report(2, Position(4), done=(4, 5))
-    script.report(3, Position(5), owed=())
-    (opened,) = sent(script.answered, 2, Open)
-    assert opened.position == Position(5)
-    assert opened.indices == {"rank-0": (), "rank-2": (), "rank-3": ()}
 
 
 # --- reports

@@ -20,7 +20,7 @@ def test_every_rank_is_asked_for_in_the_order_of_seats() -> None:
 
 
 def test_the_first_generation_opens_when_the_last_rank_is_ready() -> None:
-    script = Script(ranks=3, microbatches=8).start()
+    script = Script(ranks=3).start()
     script.greet(0, 1, 2)
     script.ready(2, 0)
     assert addressees(script.history, Open) == []
@@ -30,7 +30,7 @@ def test_the_first_generation_opens_when_the_last_rank_is_ready() -> None:
     assert addressees(script.answered, Open) == [0, 1, 2]
     assert opened.position == Position(0)
     assert opened.world.incarnations == ("rank-0", "rank-1", "rank-2")
-    assert opened.indices == {"rank-0": (0, 1, 2), "rank-1": (3, 4, 5), "rank-2": (6, 7)}
+    assert (opened.work, opened.indices, opened.poison) == (None, {}, frozenset()), "every rank plans for itself"
     assert opened.store == StoreAddress("host", 1234, "root/1.1")
     assert script.state.phase is Phase.RUNNING
     assert [script.standing(rank) for rank in range(3)] == [Standing.MEMBER] * 3

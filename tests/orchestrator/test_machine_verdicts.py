@@ -176,10 +176,10 @@ def test_the_same_microbatch_on_two_ranks_is_poison_and_its_samples_are_named() 
 
 def test_the_same_index_of_another_step_is_another_microbatch() -> None:
     script = Script().boot()
-    script.fail_in(1, microbatch=3, step=0)
+    script.fail_in(1, microbatch=3, position=Position(0))
     script.end(1)
     script.recover(0, 2, 3)
-    script.fail_in(0, microbatch=3, step=1, at="elsewhere.py:9")
+    script.fail_in(0, microbatch=3, position=Position(1), at="elsewhere.py:9")
     assert script.state.phase is Phase.RUNNING
 
 
@@ -258,7 +258,7 @@ def test_all_finished_alike_is_a_success() -> None:
     assert addressees(script.answered, Release) == [0, 1, 2]
     assert script.answered[-1] == EndRun()
     metrics = script.look.metrics
-    assert metrics["weights_sha256"] == "weights"
+    assert (metrics["weights_sha256"], metrics["state_sha256"]) == ("weights", "state")
     assert metrics["microbatches_computed"] == 30
     assert metrics["world"] == 3
     assert metrics["x"] == 2.0
@@ -270,6 +270,16 @@ def test_different_weights_are_a_failure_that_names_the_minority() -> None:
     script.finish(0, 2)
     script.finish(1, weights="other")
     assert script.error.startswith("ranks ended with different weights (differing: 1.0)")
+
+
+def test_the_same_weights_with_another_state_are_a_failure_too() -> None:
+    """An optimizer that differs would make the next steps differ."""
+    script = Script(ranks=3).boot()
+    script.finish(0, 2)
+    script.finish(1, state="other")
+    assert script.error == (
+        "ranks ended with different state (differing: 1.0): {'0.0': 'state', '1.0': 'other', '2.0': 'state'}"
+    )
 
 
 def test_two_ranks_that_end_differently_blame_nobody() -> None:
@@ -292,8 +302,8 @@ def test_a_death_after_the_last_step_does_not_undo_it() -> None:
     script.finish(0, 2)
     script.end(1)
     if script.state.phase is not Phase.SUCCEEDED:
-        script.report(0, Position(5), owed=())
-        script.report(2, Position(5), owed=())
+        script.report(0, Position(5), begun=False)
+        script.report(2, Position(5), begun=False)
         script.join(0, 2)
         script.wait(1.0, 0, 2)
     assert script.look.phase is Phase.SUCCEEDED
@@ -311,8 +321,8 @@ def test_a_rank_that_does_not_return_after_a_recovery_in_the_last_step_ends_the_
     script = Script(ranks=3).boot()
     script.finish(0)
     script.end(2)
-    script.report(0, Position(5), owed=())
-    script.report(1, Position(5), owed=())
+    script.report(0, Position(5), begun=False)
+    script.report(1, Position(5), begun=False)
     script.join(0, 1)
     script.wait(310.0, 0, 1)
     assert script.error == "ranks 1.0 did not return from the training function after the last step"
@@ -322,8 +332,8 @@ def test_a_death_of_one_that_has_finished_leaves_the_others_to_finish() -> None:
     script = Script(ranks=3).boot()
     script.finish(0)
     script.end(0)
-    script.report(1, Position(5), owed=())
-    script.report(2, Position(5), owed=())
+    script.report(1, Position(5), begun=False)
+    script.report(2, Position(5), begun=False)
     script.join(1, 2)
     script.finish(1, 2)
     assert script.look.phase is Phase.SUCCEEDED

@@ -1,11 +1,15 @@
 """Hundreds of runs through crashes, stops and late messages; and proof that the checks would find a broken protocol."""
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from everstep.actors.messages import Open
+from everstep.actors.rank.ledger import Ledger
 from everstep.actors.rank.transaction import Transaction
 from everstep.orchestrator.machine import recovery
-from everstep.policies.world import Generation, Progress
+from everstep.policies.world import Generation, Position, Progress, Work
 
 from .protocol_simulation import Simulation
 from .simulated_rank import Violation
@@ -40,7 +44,14 @@ def test_the_runs_went_where_it_is_dangerous(seen: Counter[str]) -> None:
         "refused, its sender is fenced",
         "deathless",
         "woke",
-        "void",
+        "void of training",
+        "commit of evaluation",
+        "waited to begin",
+        "nobody had begun",
+        "some had begun",
+        "opened in training",
+        "opened in evaluation",
+        "opened with poison",
         "fenced",
         "crash at vote",
         "crash at report",
@@ -67,7 +78,7 @@ def first_violation(seeds: int = SEEDS) -> str:
         try:
             Simulation(seed).run()
         except Violation as violation:
-            return str(violation)
+            return str(violation).splitlines()[0]
     return ""
 
 
@@ -83,9 +94,59 @@ def test_a_promise_that_does_not_bind_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 def test_microbatches_that_are_given_out_while_they_are_computed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "Progress", lambda done=frozenset(), owed=frozenset(): Progress(done))
-    assert "not owed" in first_violation() or "were given to others" in first_violation()
+    found = first_violation()
+    assert "not owed" in found or "were given to others" in found
 
 
 def test_a_commit_that_the_others_do_not_follow_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "max", min, raising=False)
     assert "follows a decided one" in first_violation()
+
+
+# --- units of work
+
+
+def test_work_that_is_begun_after_a_report_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is planned in the old world, and the report has told that it was not begun."""
+
+    def take_up(self: Ledger, position: Position, work: Work, timeout: float) -> Transaction:
+        self._transaction = self._transaction.take_up(position, work, self._share(self._transaction, work))
+        return self._transaction
+
+    monkeypatch.setattr(Ledger, "take_up", take_up)
+    found = first_violation()
+    assert any(text in found for text in ("is not owed", "were given to others", "the controller forgot it"))
+
+
+def test_survivors_that_get_no_share_of_what_they_had_not_begun_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = recovery._share
+
+    def only_to_those_who_began(state: Any, world: Any, position: Any, reports: Any) -> Any:
+        work, indices, lost = share(state, world, position, reports)
+        began = {name for name, held in reports.items() if held.position == position and held.work is not None}
+        return work, {name: mine if name in began else () for name, mine in indices.items()}, lost
+
+    monkeypatch.setattr(recovery, "_share", only_to_those_who_began)
+    assert " summed " in first_violation()
+
+
+def test_a_position_that_nobody_has_begun_and_that_is_taken_for_decided_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def passed(*facts: Any) -> Open:
+        opened = Open(*facts)
+        return opened if opened.work else replace(opened, position=Position(opened.position.step + 1))
+
+    monkeypatch.setattr(recovery, "Open", passed)
+    assert "its vote was never entered here" in first_violation()
+
+
+def test_an_open_that_forgets_the_work_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "Open", lambda *facts: replace(Open(*facts), work=None))
+    assert "the controller forgot it" in first_violation()
+
+
+def test_an_evaluation_that_is_taken_for_a_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the ranks count positions: a wrong count is the same everywhere, and shows in what they went through."""
+    monkeypatch.setattr("everstep.actors.rank.ledger.after", lambda position, *_: Position(position.step + 1))
+    assert "went" in first_violation()

@@ -1,7 +1,9 @@
 """The shared identities: order, names, and worlds that cannot be."""
 
+from itertools import pairwise
+
 import pytest
-from everstep.policies.world import Generation, Member, Position, Seat, World
+from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 
 
 def member(replica: int, coordinate: int = 0) -> Member:
@@ -23,6 +25,29 @@ def test_an_attempt_lies_between_its_step_and_the_next() -> None:
     assert Position(3) < Position(3, attempt=1) < Position(3, attempt=2) < Position(4)
     assert str(Position(3)) == "3"
     assert str(Position(3, attempt=1)) == "3 (attempt 1)"
+    assert Position(3, attempt=2).first == Position(3)
+
+
+def test_units_lie_between_steps_and_attempts_between_units() -> None:
+    ordered = [
+        Position(3),
+        Position(3, attempt=7),
+        Position(3, unit=1),
+        Position(3, unit=1, attempt=1),
+        Position(3, unit=2),
+        Position(4),
+    ]
+    assert all(earlier < later for earlier, later in pairwise(ordered))
+    assert str(Position(3, unit=1)) == "3, unit 1"
+    assert str(Position(3, unit=1, attempt=2)) == "3, unit 1 (attempt 2)"
+    assert Position(3, unit=1, attempt=2).first == Position(3, unit=1)
+
+
+def test_work_is_the_same_if_kind_and_size_are() -> None:
+    assert Work(WorkKind.EVALUATION, 4) == Work(WorkKind.EVALUATION, 4)
+    assert Work(WorkKind.EVALUATION, 4) != Work(WorkKind.TRAINING, 4)
+    assert Work(WorkKind.EVALUATION, 4) != Work(WorkKind.EVALUATION, 5)
+    assert str(Work(WorkKind.EVALUATION, 4)) == "evaluation over 4 microbatches"
 
 
 def test_seats_are_ordered_by_replica_then_coordinate() -> None:
