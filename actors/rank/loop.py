@@ -263,8 +263,9 @@ class Step:
 
     def _compute(self, open_: Microbatch, upcoming: tuple[tuple[int, int], ...] = ()) -> Iterator[Any]:
         machinery = self._machinery
-        batch = machinery.loader.load(self.number, open_.index, upcoming)
+        # Before it is loaded: what fails there is this microbatch's as well.
         self._open = open_
+        batch = machinery.loader.load(self.number, open_.index, upcoming)
         open_.started = time.monotonic()
         seed_everything(mix(machinery.seed, self.number, open_.index))
         machinery.chaos.at(FaultPoint.BEFORE_FORWARD)
