@@ -4,6 +4,10 @@ import ast
 import sysconfig
 from pathlib import Path
 
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
 PACKAGES = ("asyncio", "email", "http", "json", "logging", "urllib")
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -18,3 +22,21 @@ def docstrings(packages: tuple[str, ...] = PACKAGES) -> list[bytes]:
             texts = (ast.get_docstring(node) for node in nodes if isinstance(node, _DOCUMENTED))
             found += [text.encode() for text in texts if text]
     return found
+
+
+class Documents(Dataset[Tensor]):
+    """Texts as their bytes: int64, shape (length,), of different lengths.
+
+    Args:
+        texts: those of a single byte are left out, since there is nothing to guess in them.
+        longest: in bytes; the rest of a text is cut off.
+    """
+
+    def __init__(self, texts: list[bytes], longest: int) -> None:
+        self._texts = [text[:longest] for text in texts if len(text) > 1]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor(list(self._texts[index]))

@@ -6,24 +6,23 @@ from pathlib import Path
 
 import everstep
 import torch
-from everstep.examples.docstrings import docstrings
+from everstep.examples.docstrings import Documents, docstrings
 from everstep.examples.gpt import GPT, GPTConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import DataLoader
 
 Batch = tuple[Tensor, Tensor]
+Scores = dict[str, tuple[Tensor, int]]  # numbers by name, each with its weight in the mean over all batches
 NO_TARGET = -100
 
 
-def pad(documents: list[bytes]) -> Batch:
+def pad(documents: list[Tensor]) -> Batch:
     """Bytes and what follows each of them, int64, both of shape (documents, longest)."""
-    tokens = [torch.tensor(list(document)) for document in documents]
-    inputs = pad_sequence([row[:-1] for row in tokens], batch_first=True)
-    targets = pad_sequence([row[1:] for row in tokens], batch_first=True, padding_value=NO_TARGET)
+    inputs = pad_sequence([document[:-1] for document in documents], batch_first=True)
+    targets = pad_sequence([document[1:] for document in documents], batch_first=True, padding_value=NO_TARGET)
     return inputs, targets
 
 
@@ -36,18 +35,6 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
     """Mean cross entropy of the targets, in nats."""
     inputs, targets = batch
     return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=NO_TARGET)
-
-
-def evaluate(model: nn.Module, documents: list[bytes], size: int) -> dict[str, float]:
-    """Mean loss over documents that the model has not seen."""
-    model.eval()
-    total = weight = 0.0
-    with torch.no_grad():
-        for batch in DataLoader(documents, batch_size=size, collate_fn=pad):
-            total += loss_of(model, batch).item() * count(batch)
-            weight += count(batch)
-    model.train()
-    return {"loss": total / weight}
 
 
 def save(model: nn.Module, scores: dict[str, float], path: str) -> None:
@@ -64,10 +51,12 @@ def train(ctx: everstep.RankContext) -> None:
     optimizer = AdamW(model.parameters(), lr=config["learning_rate"])
     scheduler = OneCycleLR(optimizer, config["learning_rate"], total_steps=config["steps"])
 
-    texts = [text[: model.config.block + 1] for text in docstrings() if len(text) > 1]
-    order = torch.randperm(len(texts)).tolist()
-    held_out, seen = order[: config["held_out"]], order[config["held_out"] :]
-    data = everstep.Microbatches([texts[place] for place in seen], config["documents"], collate_fn=pad, shuffle=False)
+    def score(batch: Batch) -> Scores:
+        return {"loss": (loss_of(model, batch), count(batch))}
+
+    documents = Documents(docstrings(), longest=model.config.block + 1)
+    held_out, seen = torch.utils.data.random_split(documents, [config["held_out"], len(documents) - config["held_out"]])
+    data = everstep.Microbatches(seen, config["documents"], collate_fn=pad, shuffle=False)
     run = ctx.begin(model=model, optimizer=optimizer, scheduler=scheduler, data=data, steps=config["steps"])
 
     for step in run:
@@ -78,6 +67,6 @@ def train(ctx: everstep.RankContext) -> None:
         optimizer.step()
         scheduler.step()
 
-    scores = evaluate(model, [texts[place] for place in held_out], config["documents"])
+    scores = run.evaluate(everstep.Microbatches(held_out, config["documents"], collate_fn=pad), score)
     if run.is_leader:
         save(model, scores, config["output"])

@@ -55,6 +55,11 @@ def targets(batch: dict[str, Tensor]) -> int:
     return int((batch["labels"][:, 1:] != NO_TARGET).sum())
 
 
+def hits(logits: Tensor, batch: dict[str, Tensor]) -> int:
+    """How many of them the model guesses."""
+    return int((logits[:, :-1].argmax(-1) == batch["labels"][:, 1:]).sum())
+
+
 def build(shape: dict[str, int]) -> GPT2LMHeadModel:
     """Random weights, dropout as GPT-2 has it, its head tied to the embedding."""
     model = GPT2LMHeadModel(
@@ -86,7 +91,10 @@ def train(ctx: everstep.RankContext) -> None:
     for step in run:
         for batch in step:
             batch = {name: tensor.to(ctx.device) for name, tensor in batch.items()}
-            step.backward(model(**batch).loss, weight=targets(batch))
+            output = model(**batch)
+            weight = targets(batch)
+            step.backward(output.loss, weight=weight)
+            step.record("accuracy", hits(output.logits, batch) / weight, weight=weight)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()

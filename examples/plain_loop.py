@@ -2,12 +2,12 @@
 that may die, and docs/your_own_script.md goes through the difference.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from everstep.examples.docstrings import docstrings
+from everstep.examples.docstrings import Documents, docstrings
 from everstep.examples.gpt import GPT, GPTConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 
 Batch = tuple[Tensor, Tensor]
+Scores = dict[str, tuple[Tensor, int]]  # numbers by name, each with its weight in the mean over all batches
 NO_TARGET = -100
 CONFIG = {
     "seed": 0,
@@ -30,11 +31,10 @@ CONFIG = {
 }
 
 
-def pad(documents: list[bytes]) -> Batch:
+def pad(documents: list[Tensor]) -> Batch:
     """Bytes and what follows each of them, int64, both of shape (documents, longest)."""
-    tokens = [torch.tensor(list(document)) for document in documents]
-    inputs = pad_sequence([row[:-1] for row in tokens], batch_first=True)
-    targets = pad_sequence([row[1:] for row in tokens], batch_first=True, padding_value=NO_TARGET)
+    inputs = pad_sequence([document[:-1] for document in documents], batch_first=True)
+    targets = pad_sequence([document[1:] for document in documents], batch_first=True, padding_value=NO_TARGET)
     return inputs, targets
 
 
@@ -55,16 +55,14 @@ def endless(loader: Iterable[Batch]) -> Iterator[Batch]:
         yield from loader
 
 
-def evaluate(model: nn.Module, documents: list[bytes], size: int) -> dict[str, float]:
-    """Mean loss over documents that the model has not seen."""
+def evaluate(model: nn.Module, loader: Iterable[Batch], score: Callable[[Batch], Scores]) -> dict[str, float]:
+    """Weighted means of the scores over documents that the model has not seen."""
     model.eval()
-    total = weight = 0.0
     with torch.no_grad():
-        for batch in DataLoader(documents, batch_size=size, collate_fn=pad):
-            total += loss_of(model, batch).item() * count(batch)
-            weight += count(batch)
+        scores = [score(batch) for batch in loader]
     model.train()
-    return {"loss": total / weight}
+    totals = {name: sum(held[name][1] for held in scores) for name in scores[0]}
+    return {name: sum(held[name][0].item() * held[name][1] for held in scores) / totals[name] for name in totals}
 
 
 def save(model: nn.Module, scores: dict[str, float], path: str) -> None:
@@ -80,14 +78,15 @@ def train(config: dict[str, Any]) -> None:
     optimizer = AdamW(model.parameters(), lr=config["learning_rate"])
     scheduler = OneCycleLR(optimizer, config["learning_rate"], total_steps=config["steps"])
 
-    texts = [text[: model.config.block + 1] for text in docstrings() if len(text) > 1]
-    order = torch.randperm(len(texts)).tolist()
-    held_out, seen = order[: config["held_out"]], order[config["held_out"] :]
-    loader = DataLoader([texts[place] for place in seen], config["documents"], collate_fn=pad)
-    batches = endless(loader)
+    def score(batch: Batch) -> Scores:
+        return {"loss": (loss_of(model, batch), count(batch))}
+
+    documents = Documents(docstrings(), longest=model.config.block + 1)
+    held_out, seen = torch.utils.data.random_split(documents, [config["held_out"], len(documents) - config["held_out"]])
+    data = endless(DataLoader(seen, config["documents"], collate_fn=pad))
 
     for number in range(config["steps"]):
-        step = [next(batches) for _ in range(config["microbatches"])]
+        step = [next(data) for _ in range(config["microbatches"])]
         weight = sum(map(count, step))
         mean = 0.0
         optimizer.zero_grad()
@@ -100,7 +99,7 @@ def train(config: dict[str, Any]) -> None:
         scheduler.step()
         print(f"step {number + 1}/{config['steps']}  loss {mean:.3f}")
 
-    scores = evaluate(model, [texts[place] for place in held_out], config["documents"])
+    scores = evaluate(model, DataLoader(held_out, config["documents"], collate_fn=pad), score)
     save(model, scores, config["output"])
 
 

@@ -11,11 +11,14 @@ from everstep.orchestrator.trainer import ElasticTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+# A rank that imports much on a busy machine is silent for long; those that are killed here are found by their sockets.
+PATIENT_S = 30.0
+LOCALLY = ("cluster=local", f"elastic.timeouts.heartbeat={PATIENT_S}")
 
 
 def read(name: str, overrides: Sequence[str]) -> RunFile:
     """A run file of the examples, on the local cluster and made small."""
-    return load(EXAMPLES / name, ["cluster=local", *overrides])
+    return load(EXAMPLES / name, [*LOCALLY, *overrides])
 
 
 def both(run: RunFile, train: Callable[[Any], object], **config: object) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -29,7 +32,9 @@ def both(run: RunFile, train: Callable[[Any], object], **config: object) -> tupl
     disturbed = fit(run, train)
     undisturbed = fit(dataclasses.replace(twin, config={**twin.config, **config}), train)
     lost = len(run.elastic.chaos)
-    assert len(disturbed["faults_fired"]) == len(disturbed["recoveries"]) == lost
+    assert len(disturbed["faults_fired"]) == lost
+    # One that dies while another is still being recovered from belongs to the same recovery.
+    assert 1 <= len(disturbed["recoveries"]) <= lost
     assert disturbed["world"] == undisturbed["world"] - lost == run.scaling.max_ranks - lost
     assert undisturbed["recoveries"] == []
     return disturbed, undisturbed

@@ -11,7 +11,7 @@ from everstep.examples.hf_gpt2 import END_OF_TEXT, NO_TARGET
 from everstep.orchestrator.cli import main
 from torch.nn import functional as F
 
-from .local import EXAMPLES
+from .local import EXAMPLES, LOCALLY
 
 SHAPE = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64}
 
@@ -49,6 +49,15 @@ def test_the_models_loss_is_the_mean_over_the_targets_that_weigh_it() -> None:
     assert hf_gpt2.targets(batch) == 3 + 7 + 1
 
 
+def test_a_hit_is_the_next_token_guessed_where_it_is_a_target() -> None:
+    dataset = hf_gpt2.packed([b"abc", b"defghij"], block=8)
+    batch = hf_gpt2.collate([dataset[0], dataset[1]])
+    right = F.one_hot(batch["input_ids"].roll(-1, dims=1), hf_gpt2.VOCABULARY)
+    assert hf_gpt2.hits(right, batch) == hf_gpt2.targets(batch) == 3 + 7
+    right[1, 2] = right[1, 2].roll(1)
+    assert hf_gpt2.hits(right, batch) == 3 + 7 - 1
+
+
 def test_the_head_is_tied_and_trained_once() -> None:
     model = hf_gpt2.build(SHAPE)
     assert model.lm_head.weight is model.transformer.wte.weight
@@ -58,7 +67,7 @@ def test_the_head_is_tied_and_trained_once() -> None:
 def test_a_kill_changes_nothing_by_the_command_line(tmp_path: Path) -> None:
     shape = ", ".join(f"{name}: {value}" for name, value in SHAPE.items())
     settings = [
-        "cluster=local",
+        *LOCALLY,
         "scaling.ranks=[1, 2]",
         "elastic.microbatches_per_step=4",
         "elastic.chaos=[{step: 2, replica: 1, point: in_backward}]",
@@ -72,3 +81,5 @@ def test_a_kill_changes_nothing_by_the_command_line(tmp_path: Path) -> None:
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert len(metrics["faults_fired"]) == len(metrics["recoveries"]) == 1
     assert metrics["world"] == 1
+    assert metrics["numbers"] == metrics["undisturbed"]["numbers"]
+    assert 0 < metrics["numbers"]["accuracy"] < 1

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 from everstep.conf.chaos import Fault
-from everstep.conf.elastic import ElasticConfig
+from everstep.conf.elastic import ElasticConfig, Timeouts
 from everstep.conf.run import ClusterKind, RunFile
 from everstep.conf.scaling import Scaling
 from everstep.examples import minimal
 
-from .local import EXAMPLES, both, fit
+from .local import EXAMPLES, PATIENT_S, both, fit
 
 
 def small(steps: int, ranks: int, *chaos: Fault) -> RunFile:
@@ -19,7 +19,7 @@ def small(steps: int, ranks: int, *chaos: Fault) -> RunFile:
         name="minimal",
         train="minimal.py:train",
         config={"steps": steps},
-        elastic=ElasticConfig(microbatches_per_step=8, chaos=chaos),
+        elastic=ElasticConfig(microbatches_per_step=8, chaos=chaos, timeouts=Timeouts(heartbeat=PATIENT_S)),
         scaling=Scaling(1, ranks),
         cluster=ClusterKind.LOCAL,
     )

@@ -100,27 +100,28 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
 
 
 PREPARE = """
-import sys
+import multiprocessing, sys
 from pathlib import Path
 from everstep.examples import text
-print("ready", flush=True)
-sys.stdin.readline()
-print(text.ByteBlocks(text.prepare(Path(sys.argv[1])), block=256).sha256())
+
+def rank():
+    everybody.wait()
+    sys.stdout.write(text.ByteBlocks(text.prepare(Path(sys.argv[1])), block=256).sha256() + "\\n")
+    sys.stdout.flush()
+
+forked = multiprocessing.get_context("fork")
+everybody = forked.Barrier(4)
+ranks = [forked.Process(target=rank) for _ in range(4)]
+for process in ranks:
+    process.start()
+for process in ranks:
+    process.join()
 """
 
 
 def test_processes_that_start_at_once_all_read_a_whole_file(stdlib: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PREPARE, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    ranks = [subprocess.Popen(command, **pipes) for _ in range(4)]
-    try:
-        assert [rank.stdout.readline() for rank in ranks] == ["ready\n"] * 4
-        for rank in ranks:
-            rank.stdin.write("go\n")
-            rank.stdin.flush()
-        seen = [rank.communicate(timeout=60)[0].strip() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert seen == [text.ByteBlocks(stdlib, block=256).sha256()] * 4
+    played = subprocess.run(
+        [sys.executable, "-c", PREPARE, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert played.stdout.split() == [text.ByteBlocks(stdlib, block=256).sha256()] * 4
     assert [path.name for path in tmp_path.iterdir()] == [stdlib.name]
