@@ -23,7 +23,7 @@ CONFIG = {
     "seed": 0,
     "steps": 60,
     "microbatches": 8,  # to a step
-    "documents": 4,  # to a microbatch
+    "documents": 2,  # to a microbatch
     "held_out": 64,  # documents to evaluate on
     "learning_rate": 2.0e-3,
     "model": {"layers": 2, "width": 64, "heads": 2, "block": 128, "dropout": 0.0},

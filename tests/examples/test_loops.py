@@ -7,6 +7,7 @@ import pytest
 import torch
 from everstep.benchmarks.loop import lines_added
 from everstep.examples import elastic_loop, plain_loop
+from everstep.examples.docstrings import Documents, docstrings
 
 from .local import EXAMPLES, ROOT, both, read
 
@@ -46,6 +47,13 @@ def test_the_page_shows_this_very_run_file() -> None:
 def test_both_are_configured_alike() -> None:
     run = read("elastic_loop.yaml", [])
     assert {**run.config, "microbatches": run.elastic.microbatches_per_step} == plain_loop.CONFIG
+
+
+def test_the_data_last_for_all_steps() -> None:
+    """At the end of an epoch the two would go apart."""
+    config = plain_loop.CONFIG
+    needed = config["steps"] * config["microbatches"] * config["documents"]
+    assert needed <= len(Documents(docstrings(), longest=2)) - config["held_out"]
 
 
 def test_both_take_the_same_steps_and_kills_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
