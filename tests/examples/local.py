@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.conf.run import RunFile, load
+from everstep.conf.scaling import Scaling
 from everstep.orchestrator.cli import undisturbed_twin
 from everstep.orchestrator.trainer import ElasticTrainer
 
@@ -22,21 +23,23 @@ def read(name: str, overrides: Sequence[str]) -> RunFile:
 
 
 def both(run: RunFile, train: Callable[[Any], object], **config: object) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metrics of the run through its faults, which must all have killed a rank, and of its undisturbed twin.
+    """Metrics of the run through its faults, which must all have killed a rank, and of the same undisturbed.
+
+    The undisturbed one has a single rank, since the number of ranks must not matter either.
 
     Args:
-        config: changes of the twin's ``ctx.config``.
+        config: changes of ``ctx.config`` for the undisturbed one.
     """
     assert run.elastic.chaos
-    twin = undisturbed_twin(run)
     disturbed = fit(run, train)
-    undisturbed = fit(dataclasses.replace(twin, config={**twin.config, **config}), train)
+    alone = dataclasses.replace(undisturbed_twin(run), scaling=Scaling(1, 1), config={**run.config, **config})
+    undisturbed = fit(alone, train)
     lost = len(run.elastic.chaos)
     assert len(disturbed["faults_fired"]) == lost
     # One that dies while another is still being recovered from belongs to the same recovery.
     assert 1 <= len(disturbed["recoveries"]) <= lost
-    assert disturbed["world"] == undisturbed["world"] - lost == run.scaling.max_ranks - lost
-    assert undisturbed["recoveries"] == []
+    assert disturbed["world"] == run.scaling.max_ranks - lost
+    assert (undisturbed["world"], undisturbed["recoveries"]) == (1, [])
     return disturbed, undisturbed
 
 

@@ -69,8 +69,10 @@ def test_both_take_the_same_steps_and_kills_change_nothing(tmp_path: Path, capsy
             f"config.held_out={SMALL['held_out']}",
             f"config.model={{{model}}}",
             f"config.output={tmp_path / 'disturbed.pt'}",
+            "scaling.ranks=[1, 3]",
             "elastic.chaos[0].step=1",
             "elastic.chaos[1].step=3",
+            "elastic.chaos[1].replica=2",
         ],
     )
     disturbed, undisturbed = both(run, elastic_loop.train, output=str(tmp_path / "undisturbed.pt"))
