@@ -93,7 +93,8 @@ class Simulation:
                 self.now, _, happen = heappop(self._queue)
                 happen()
                 for rank in self.ranks.values():
-                    self._resume(rank)
+                    if rank.waiting is not None:
+                        self._resume(rank)
             self._check_end()
         except Exception as error:
             story = "\n".join(self.log[-40:])

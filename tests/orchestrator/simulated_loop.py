@@ -25,7 +25,7 @@ class Loop:
     def _units(self, step: int, chance: random.Random) -> tuple[Work, ...]:
         """Up to two evaluations, sometimes over as many microbatches as a step, then the step; B changes at times."""
         sizes = (self._usual, chance.randint(1, 9))
-        units = [Work(WorkKind.EVALUATION, chance.choice(sizes)) for _ in range(chance.choice((0, 0, 1, 2)))]
+        units = [Work(WorkKind.EVALUATION, chance.choice(sizes)) for _ in range(chance.choice((0, 0, 0, 1, 2)))]
         if step < self.steps:
             units.append(Work(WorkKind.TRAINING, chance.choice(sizes)))
         return tuple(units)

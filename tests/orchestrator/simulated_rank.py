@@ -90,6 +90,7 @@ class Rank:
         self.promised = Generation(0, 0)
         self.heard = 0.0
         self.deferred: list[ToRank] = []
+        self.told: dict[Position, frozenset[int]] = {}
         self.thread: Thread = iter(())
         self.waiting: Callable[[], bool] | None = None
         self.position = Position(0)
@@ -118,6 +119,7 @@ class Rank:
             case Open():
                 self.simulation.strike("open", self)
                 if self.alive:
+                    self.told[message.position.first] = message.poison
                     self.ledger.open(message)
             case Fenced() | Release():
                 self.simulation.vanish(self)
@@ -171,7 +173,10 @@ class Rank:
                 if transaction.position != self.position or not transaction.owed:
                     break
                 index = transaction.owed[0]
-                if index not in transaction.poison:
+                poison = self.told.get(self.position.first, frozenset())
+                if (index in poison) != (index in transaction.poison):
+                    raise Violation(f"poison at {self.position} is {poison}, not {transaction.poison}, for {self.name}")
+                if index not in poison:
                     self.simulation.strike("compute", self)
                     yield self.simulation.long()
                     if self.raising or self.simulation.loop.poisons(self.position, self.work, index):

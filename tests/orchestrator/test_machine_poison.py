@@ -88,6 +88,15 @@ def test_it_stays_poison_when_the_attempt_is_void() -> None:
     assert poison(actions) == {3}
 
 
+def test_it_may_be_found_in_a_later_attempt() -> None:
+    script = started()
+    lose(script, 1, 3, Position(0, attempt=1))
+    assert poison(lose(script, 2, 3, Position(0, attempt=1))) == {3}
+    script.end(3)
+    again = Position(0, attempt=2)
+    assert poison(script.report(0, again) + script.report(4, again)) == {3}
+
+
 def test_the_same_index_of_an_evaluation_is_another_microbatch() -> None:
     script = started()
     lose(script, 1, 3, Position(2))

@@ -289,10 +289,41 @@ def test_two_ranks_that_end_differently_blame_nobody() -> None:
     assert "differing: nobody can be named" in script.error
 
 
+def test_who_has_finished_need_not_speak_again() -> None:
+    script = Script(ranks=3).boot()
+    script.finish(0)
+    script.wait(6.0, 1, 2)
+    assert script.standing(0) is Standing.SUSPECT
+    script.finish(1, 2)
+    assert script.look.phase is Phase.SUCCEEDED
+
+
+def test_a_recovery_does_not_wait_for_a_silent_rank_that_has_finished() -> None:
+    script = Script(ranks=3).boot()
+    script.finish(0)
+    script.end(2)
+    script.report(0, Position(5), begun=False)
+    script.report(1, Position(5), begun=False)
+    script.join(0, 1)
+    script.wait(6.0, 1)
+    assert script.standing(0) is Standing.SUSPECT
+    script.resume(1)
+    assert script.look.phase is Phase.RUNNING
+
+
 def test_a_rank_that_does_not_return_after_the_last_step_ends_the_run() -> None:
     script = Script(ranks=2).boot()
     script.finish(0)
     script.wait(301.0, 0, 1)
+    assert script.error == "ranks 1.0 did not return from the training function after the last step"
+
+
+def test_only_who_has_not_returned_is_named() -> None:
+    script = Script(ranks=2).boot()
+    script.finish(0)
+    script.wait(294.5, 0, 1)
+    script.wait(7.0, 1)
+    assert script.standing(0) is Standing.SUSPECT
     assert script.error == "ranks 1.0 did not return from the training function after the last step"
 
 

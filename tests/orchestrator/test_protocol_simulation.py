@@ -103,6 +103,19 @@ def test_a_commit_that_the_others_do_not_follow_is_found(monkeypatch: pytest.Mon
     assert "follows a decided one" in first_violation()
 
 
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_poison_that_is_forgotten_by_the_next_attempt_or_kept_for_the_next_unit_is_found(
+    monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    at = Transaction._at
+
+    def wrong(self: Transaction, position: Position) -> Transaction:
+        return replace(at(self, position), poison=frozenset() if forgotten else self.poison)
+
+    monkeypatch.setattr(Transaction, "_at", wrong)
+    assert "poison at " in first_violation()
+
+
 # --- units of work
 
 
