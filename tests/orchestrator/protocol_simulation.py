@@ -12,17 +12,17 @@ from heapq import heappop, heappush
 from typing import Any
 
 from everstep.actors.messages import FromRank, Heartbeat, Hello, Joined, Open, Ping, ToRank
-from everstep.actors.rank.transaction import Verdict
 from everstep.conf.elastic import Timeouts
 from everstep.conf.errors import CommunicatorError
 from everstep.orchestrator.machine import events
 from everstep.orchestrator.machine.state import Settings, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.workload import Balanced
-from everstep.policies.world import Generation, Position, Work
+from everstep.policies.world import Generation
 
+from .protocol_checks import Checks, Violation
 from .simulated_loop import Loop
-from .simulated_rank import Collective, Group, Rank, Violation
+from .simulated_rank import Collective, Group, Rank
 
 TIMEOUTS = Timeouts()
 DEADLINE_S = 400.0
@@ -39,6 +39,7 @@ class Simulation:
         self.seen: Counter[str] = Counter()
         size = self.random.randint(2, 5)
         self.loop = Loop(seed)
+        self.checks = Checks(self.loop)
         skip_poison = self.chance(0.7)
         names = tuple(f"r{place}" for place in range(size))
         self.state = State(Settings("simulated", 1, names, 1, Balanced(), TIMEOUTS, skip_poison=skip_poison))
@@ -51,7 +52,6 @@ class Simulation:
         self._sequence = 0
         self._inbound: dict[str, float] = {}
         self._outbound: dict[str, float] = {}
-        self._decided: dict[Position, tuple[Work, Verdict]] = {}
 
     # --- chance
 
@@ -95,7 +95,8 @@ class Simulation:
                 for rank in self.ranks.values():
                     if rank.waiting is not None:
                         self._resume(rank)
-            self._check_end()
+            self.saw(str(self.state.phase))
+            self.checks.end(self.state, self.ranks)
         except Exception as error:
             story = "\n".join(self.log[-40:])
             raise Violation(f"seed {self.seed} at {self.now:.3f}: {type(error).__name__}: {error}\n{story}") from error
@@ -371,45 +372,3 @@ class Simulation:
         self.at(TIMEOUTS.collective, lambda: self._fail(group, rank.name))
         self.strike(what, rank)
         return collective
-
-    # --- checks
-
-    def check_sum(self, rank: Rank, entered: dict[str, Any]) -> frozenset[int]:
-        """What one member got out of a sum that it saw complete."""
-        held = [contribution for _, contribution in entered.values()]
-        if any((position, work) != (rank.position, rank.work) for position, work, _ in held):
-            raise Violation(f"{rank.name} summed different positions: {entered}")
-        counts = Counter(index for _, _, indices in held for index in indices)
-        if counts != Counter(range(rank.work.microbatches)):
-            raise Violation(f"{rank.name} summed {dict(counts)} at {rank.position}: {entered}")
-        return frozenset(counts)
-
-    def check_decision(self, rank: Rank, position: Position, generation: Generation, verdict: Verdict) -> None:
-        if generation <= rank.promised:
-            raise Violation(f"{rank.name} decides {position} in {generation} after it promised {rank.promised}")
-        if rank.total is None or len(rank.total) != rank.work.microbatches:
-            raise Violation(f"{rank.name} decides {position} without the whole sum")
-        self.note(f"{rank.name} decides {position} as {verdict} in {generation}")
-
-    def check_verdict(self, position: Position, work: Work, verdict: Verdict) -> None:
-        self.saw(f"{verdict} of {work.kind}")
-        if self._decided.setdefault(position, (work, verdict)) != (work, verdict):
-            raise Violation(f"{position} is decided {work}, {verdict} and {self._decided[position]}")
-
-    def _check_end(self) -> None:
-        phase, error = self.state.phase, self.state.error
-        self.saw(str(phase))
-        whole = self.loop.whole
-        for rank in self.ranks.values():
-            history = [(position.first, work) for position, work in rank.history]
-            if history != whole[: len(history)]:
-                raise Violation(f"{rank.name} went through {history}, not through {whole}")
-        if error is None:
-            for member in self.state.members:
-                if len(self.ranks[member.incarnation].history) != len(whole):
-                    raise Violation(f"{member.incarnation} finished after {self.ranks[member.incarnation].history}")
-        elif not all(rank.hit for rank in self.ranks.values()) and not self._poisoned(error):
-            raise Violation(f"healthy ranks are left, but the run ended: {error}")
-
-    def _poisoned(self, error: str) -> bool:
-        return "is poison" in error and not self.state.settings.skip_poison

@@ -25,15 +25,13 @@ from everstep.conf.errors import CommunicatorError
 from everstep.policies.workload import Balanced
 from everstep.policies.world import Generation, Position, Work, WorkKind
 
+from .protocol_checks import Violation
+
 if TYPE_CHECKING:
     from .protocol_simulation import Simulation
 
 Wait = float | Callable[[], bool]
 Thread = Iterator[Wait]
-
-
-class Violation(AssertionError):
-    """Something happened that must never happen."""
 
 
 @dataclass
@@ -216,7 +214,7 @@ class Rank:
         total = yield from self.collect(group, "sum", (self.position, self.work, frozenset(self.sums)))
         if total is None:
             return self.fail(generation)
-        self.total = simulation.check_sum(self, total)
+        self.total = simulation.checks.sum(self, total)
         yield simulation.short()
         if not ledger.enter(self.position, generation):
             return self.fail(generation)
@@ -225,12 +223,12 @@ class Rank:
         simulation.strike("voted", self)
         yield simulation.short()
         verdict = simulation.loop.verdict(self.position, self.work)
-        before = self.position
-        if not ledger.decide(before, generation, verdict):
+        if not ledger.decide(self.position, generation, verdict):
             simulation.saw("promised before it saw the vote")
             return None
-        simulation.check_decision(self, before, generation, verdict)
-        self.say(Resumed(self.name, generation, before, (), 0.0, simulation.now, simulation.now))
+        simulation.checks.decision(self, generation)
+        simulation.note(f"{self.name} decides {self.position} as {verdict} in {generation}")
+        self.say(Resumed(self.name, generation, self.position, (), 0.0, simulation.now, simulation.now))
         return self.judge(ledger.transaction.position)
 
     def collect(self, group: Group, what: str, contribution: object) -> Iterator[Any]:
@@ -247,5 +245,6 @@ class Rank:
         verdict = self.simulation.loop.verdict(self.position, self.work)
         if after(self.position, verdict, self.work.kind) != following:
             raise Violation(f"{self.name} went from {self.position} to {following}, judged {verdict}")
-        self.simulation.check_verdict(self.position, self.work, verdict)
+        self.simulation.saw(f"{verdict} of {self.work.kind}")
+        self.simulation.checks.verdict(self, verdict)
         return verdict

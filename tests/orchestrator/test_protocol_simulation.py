@@ -11,8 +11,8 @@ from everstep.actors.rank.transaction import Transaction
 from everstep.orchestrator.machine import recovery
 from everstep.policies.world import Generation, Position, Progress, Work
 
+from .protocol_checks import Violation
 from .protocol_simulation import Simulation
-from .simulated_rank import Violation
 
 SEEDS = 600
 CHUNK = 50
