@@ -12,7 +12,7 @@ from ...policies.recovery import LossFacts, Remedy, decide
 from ...policies.world import Generation, Member, Position, Progress, Work, World
 from ..view import Phase, RecoveryRecord
 from .events import Action, Record, Send
-from .state import Rank, Recovery, Standing, State
+from .state import Rank, Recovery, State
 from .verdicts import fail, fence, unconfirmed
 
 DEATHLESS_LIMIT = 3
@@ -133,11 +133,7 @@ def conclude(state: State, now: float) -> tuple[State, list[Action]]:
     recovery = state.recovery
     if recovery is None or not recovery.opened:
         return state, []
-    pending = [
-        rank
-        for rank in state.members
-        if rank.incarnation not in recovery.resumed and rank.standing is not Standing.FINISHED
-    ]
+    pending = [rank for rank in state.members if rank.incarnation not in recovery.resumed and rank.finished is None]
     if pending:
         return state, []
     record = RecoveryRecord(

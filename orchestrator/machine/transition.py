@@ -132,7 +132,7 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     if state.phase.ended:
         return state, actions
     if state.finishing and now - state.finishing > state.settings.timeouts.finish:
-        late = ", ".join(str(rank.seat) for rank in state.members if rank.standing is not Standing.FINISHED)
+        late = ", ".join(str(rank.seat) for rank in state.members if rank.finished is None)
         state, more = verdicts.fail(
             state, f"ranks {late} did not return from the training function after the last step"
         )

@@ -81,7 +81,7 @@ def finished(state: State, incarnation: str, message: Finished) -> tuple[State, 
 def succeed(state: State) -> tuple[State, list[Action]]:
     """End with success once every living member has finished; nothing changes before."""
     members = state.members
-    if not members or any(rank.standing is not Standing.FINISHED for rank in members):
+    if not members or any(rank.finished is None for rank in members):
         return state, []
     ends = {str(rank.seat): rank.finished for rank in members if rank.finished is not None}
     digests = {seat: {"weights": end.weights_sha256, "state": end.state_sha256} for seat, end in ends.items()}
