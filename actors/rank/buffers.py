@@ -37,10 +37,18 @@ class _Held:
     def now(self) -> Tensor | None:
         return self.module._buffers.get(self.key)
 
+    def take(self) -> None:
+        """What the buffer is now is what it begins with."""
+        if (now := self.now) is not None:
+            self.tensor, self.start, self.version = now, now.clone(), now._version
+
+    def noted(self) -> bool:
+        """Whether autograd knows of a change. Not every kernel tells it: those of batch norms do not."""
+        now = self.now
+        return now is not self.tensor or now._version != self.version
+
     def differs(self) -> bool:
         now = self.now
-        if now is self.tensor and now._version == self.version:
-            return False
         return now is None or now.shape != self.start.shape or not torch.equal(now, self.start)
 
     def restore(self) -> None:
@@ -59,6 +67,8 @@ class Buffers:
 
     def __init__(self, models: Mapping[str, nn.Module], mode: Mode) -> None:
         self._mode = mode
+        # Values are compared in the first microbatch; where nothing is folded, what a forward does then it always does.
+        self._compared = False
         self._held = [
             _Held(name, module, key, tensor, tensor.clone(), tensor._version, _shadow(tensor))
             for name, module, key, tensor in _buffers(models)
@@ -75,9 +85,8 @@ class Buffers:
     def begin(self) -> None:
         """A step begins: whatever was done to buffers between the steps is what they are now."""
         for held in self._held:
-            now = held.now
-            if now is not None and (now is not held.tensor or now._version != held.version):
-                held.tensor, held.start, held.version = now, now.clone(), now._version
+            if held.noted() or not self._compared:
+                held.take()
 
     @torch.no_grad()
     def close(self, weight: float) -> None:
@@ -87,7 +96,7 @@ class Buffers:
             LoopError: the change cannot be, or may not be, folded.
         """
         for held in self._held:
-            if not held.differs():
+            if (self._compared and not held.noted()) or not held.differs():
                 continue
             now = held.now
             if self._mode is Mode.REFUSE:
@@ -102,6 +111,7 @@ class Buffers:
             if weight:
                 held.shadow.grad = ((now.double() - held.start.double()) * weight).float()
             held.restore()
+        self._compared = self._mode is Mode.REFUSE
 
     @torch.no_grad()
     def rewind(self) -> None:

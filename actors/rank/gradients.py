@@ -209,8 +209,7 @@ class GradientSum:
     def _take(self, slot: Slot, weight: float = 1.0) -> None:
         gradient = slot.parameter.grad
         assert gradient is not None
-        if gradient.layout is not torch.strided:
-            raise LoopError(f"{slot.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
+        _refuse_sparse(slot)
         if weight != 1:
             gradient = gradient.to(torch.float32) * weight
         if self._exact:
@@ -260,6 +259,7 @@ class GradientSum:
         digest = hashlib.sha256()
         for slot in self._slots:
             gradient = slot.parameter.grad
+            _refuse_sparse(slot)
             slot.parameter.grad = None
             digest.update(slot.name.encode() if gradient is None else tensor_sha256(gradient).encode())
         if loss is not None:
@@ -374,6 +374,12 @@ class GradientSum:
             return []
         rows = zip(self.names, maxima, self.exponents, strict=True)
         return [name for name, maximum, held in rows if not grid.fits(maximum, held, self._microbatches)]
+
+
+def _refuse_sparse(slot: Slot) -> None:
+    gradient = slot.parameter.grad
+    if gradient is not None and gradient.layout is not torch.strided:
+        raise LoopError(f"{slot.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
 
 
 def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:

@@ -1,6 +1,8 @@
 """Random streams that belong to the work and not to the worker."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,3 +18,18 @@ def seed_everything(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
+
+
+@contextmanager
+def streams_kept() -> Iterator[None]:
+    """What is drawn inside does not show outside: torch (the device in use too), numpy and random go on as before."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    held = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(held[0])
+        np.random.set_state(held[1])
+        random.setstate(held[2])
+        if devices:
+            torch.cuda.set_rng_state_all(devices)

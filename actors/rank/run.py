@@ -13,7 +13,7 @@ from .evaluation import Evaluate, Evaluation, InOrder, numbers_of
 from .ledger import Ledger
 from .loop import Machinery, Step
 from .order import mix
-from .rng import seed_everything
+from .rng import seed_everything, streams_kept
 
 # Keeps the random streams of evaluations apart from those of steps.
 _EVALUATION = 2
@@ -90,15 +90,14 @@ class Run:
             self.applied = number
             self._stopped = step.last
             self._on_applied(step)
+        # Those of evaluations stay: one may follow the last step. Workers end with this process at the latest.
         self._machinery.loader.close()
-        for _, loader in self._loaders.values():
-            loader.close()
 
     def evaluate(self, data: Microbatches, eval_fn: Evaluate) -> dict[str, float]:
         """Compute numbers over a whole data set, split over the world; every rank must call it, and gets the same.
 
         It survives failures like a step: what a lost rank has not finished is computed by the others. Models are in
-        evaluation mode meanwhile, and no gradient is recorded.
+        evaluation mode meanwhile, no gradient is recorded, and what is drawn does not show in the training.
 
         Args:
             data: each of its samples is seen once, in the order of the data set; the last microbatch may be shorter.
@@ -132,7 +131,6 @@ class Run:
                 evaluation.passed = engine.poison
                 settled = engine.settle()
         self._on_stage("training")
-        seed_everything(mix(seed, step, unit, _EVALUATION))
         return dict(settled[1].numbers)
 
     def _loader(self, data: Microbatches) -> Loader:
@@ -149,7 +147,7 @@ class Run:
         for model in self._models.values():
             model.eval()
         try:
-            with torch.no_grad():
+            with streams_kept(), torch.no_grad():
                 yield
         finally:
             for module, mode in modes:
