@@ -83,6 +83,7 @@ class Heartbeat:
 
     Attributes:
         computed: microbatches computed so far.
+        work: what is under way at ``position``, None if the rank has not come to it.
         held: oldest step whose record it keeps, or will keep; it keeps all later ones too.
         records: what the last ping asked for, in the order of steps.
     """
@@ -93,6 +94,7 @@ class Heartbeat:
     computed: int = 0
     held: int = 0
     records: tuple[StepRecord, ...] = ()
+    work: Work | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from ...conf.errors import CommunicatorError
 from ...policies.world import Generation
@@ -19,6 +19,7 @@ from .rendezvous import StoreClients
 from .sockets import SocketWatch
 
 _LEARN_PATIENCE_S = 5.0
+_MEETING_POLL_S = 0.002
 
 
 class Pending(Protocol):
@@ -39,6 +40,19 @@ class Communicator(Protocol):
     generation: Generation
     rank: int
     size: int
+
+    def meet(self, what: str) -> None:
+        """Block until all members have come to ``what``, before a collective that not all may be about to enter.
+
+        Backends end the process, or hang, when two members enter different collectives.
+
+        Args:
+            what: not used before in this generation.
+
+        Raises:
+            CommunicatorError: an interruption, or the group's time-out, came first.
+        """
+        ...
 
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
         """Exchange ``size`` equal parts: part i of ``source`` goes to rank i."""
@@ -80,11 +94,28 @@ class Communicator(Protocol):
 class ProcessGroupCommunicator:
     """A communicator over a raw c10d process group, which no global state of torch.distributed knows of."""
 
-    def __init__(self, group: Any, generation: Generation, rank: int, size: int) -> None:
+    def __init__(self, group: Any, generation: Generation, rank: int, size: int, store: Store, timeout: float) -> None:
         self._group = group
+        self._store = store
+        self._timeout = timeout
+        self._interrupted = False
         self.generation = generation
         self.rank = rank
         self.size = size
+
+    def meet(self, what: str) -> None:
+        deadline = time.monotonic() + self._timeout
+        everybody = [f"{what}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.set(everybody[self.rank], "here")
+            while not self._store.check(everybody):
+                if self._interrupted:
+                    raise CommunicatorError(f"{what} in generation {self.generation}: interrupted")
+                if time.monotonic() > deadline:
+                    raise CommunicatorError(f"not all members came to {what} within {self._timeout:g} s")
+                time.sleep(_MEETING_POLL_S)
+        except RuntimeError as error:
+            raise CommunicatorError(f"{what}: {_brief(error)}") from None
 
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
         return self._launch("all-to-all", lambda group: group.alltoall_base(output, source, [], []))
@@ -129,11 +160,19 @@ class GlooCommunicator(ProcessGroupCommunicator):
     had arrived when its sender died is forgotten by Gloo 2.13: its receiver would wait for the whole time-out.
     """
 
-    def __init__(self, group: Any, generation: Generation, rank: int, size: int, watch: SocketWatch) -> None:
-        super().__init__(group, generation, rank, size)
+    def __init__(
+        self,
+        group: Any,
+        generation: Generation,
+        rank: int,
+        size: int,
+        store: Store,
+        timeout: float,
+        watch: SocketWatch,
+    ) -> None:
+        super().__init__(group, generation, rank, size, store, timeout)
         self._watch = watch
         self._changed = threading.Condition()
-        self._interrupted = False
         self._learned = threading.Event()
 
     def learn(self) -> None:
@@ -199,6 +238,7 @@ class NcclCommunicator(ProcessGroupCommunicator):
     """NCCL. A wait only orders the device's stream; the host synchronises once, before the vote."""
 
     def interrupt(self) -> None:
+        self._interrupted = True
         group = self._group
         if group is not None:
             group.abort()
@@ -247,13 +287,13 @@ def build(
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = timedelta(seconds=collective_timeout)
             group = dist.ProcessGroupNCCL(store, rank, size, nccl)
-            return NcclCommunicator(group, generation, rank, size)
+            return NcclCommunicator(group, generation, rank, size, store, collective_timeout)
         watch = SocketWatch()
         options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=build_timeout)
         gloo = dist.ProcessGroupGloo(store, rank, size, options)
-        communicator = GlooCommunicator(gloo, generation, rank, size, watch)
+        communicator = GlooCommunicator(gloo, generation, rank, size, store, collective_timeout, watch)
         watch.ask(communicator)
         gloo._set_default_timeout(timedelta(seconds=collective_timeout))
         return communicator

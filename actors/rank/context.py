@@ -13,7 +13,7 @@ from torch import nn
 from ...conf.elastic import Buffers as BufferMode
 from ...conf.elastic import ElasticConfig, OnTrouble, Reduction
 from ...conf.errors import LoopError
-from ...policies.world import Position, Seat
+from ...policies.world import Seat
 from ..messages import Heartbeat, Ready
 from . import rehearsal
 from .buffers import Buffers
@@ -216,10 +216,18 @@ class RankContext:
 
     def heartbeat(self, last: bool = False) -> Heartbeat:
         """Sign of life with progress, and with the records that the controller wants; all of them if ``last``."""
-        position: Position = self._process.ledger.transaction.position
+        transaction = self._process.ledger.transaction
         held = self.history.held
         records = self.history.rest() if last else self.history.answer()
-        return Heartbeat(self._process.incarnation, position, self.progress.stage, self.computed, held, records)
+        return Heartbeat(
+            self._process.incarnation,
+            transaction.position,
+            self.progress.stage,
+            self.computed,
+            held,
+            records,
+            transaction.work,
+        )
 
     def _applied(self, step: Step) -> None:
         assert self._recorder is not None

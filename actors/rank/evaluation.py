@@ -30,6 +30,7 @@ class Evaluation:
         self._device = device
         self._contributions: dict[int, Contribution] = {}
         self.passed: frozenset[int] = frozenset()
+        self.place = ""
 
     def begin(self) -> None:
         self._contributions = {}
@@ -39,6 +40,8 @@ class Evaluation:
         self._contributions[index] = Contribution(numbers=numbers)
 
     def reduce(self, communicator: Communicator) -> Census:
+        # A loop that evaluates on one rank only must not meet the others' gradients.
+        communicator.meet(self.place)
         held = {**dict.fromkeys(self.passed, Contribution()), **self._contributions}
         # One number more than nothing: some backends refuse an empty collective.
         maxima = torch.zeros(1, dtype=torch.float64, device=self._device)

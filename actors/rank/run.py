@@ -120,6 +120,7 @@ class Run:
         with self._evaluating():
             engine.begin(evaluation)
             step, unit = engine.position.step, engine.position.unit
+            evaluation.place = f"the evaluation at step {engine.position}"
             settled = None
             while settled is None:
                 while (index := engine.next_index()) is not None:

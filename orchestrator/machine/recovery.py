@@ -13,7 +13,7 @@ from ...policies.world import Generation, Member, Position, Progress, Work, Worl
 from ..view import Phase, RecoveryRecord
 from .events import Action, Record, Send
 from .state import Rank, Recovery, State
-from .verdicts import fail, fence, unconfirmed
+from .verdicts import begun, fail, fence, unconfirmed
 
 DEATHLESS_LIMIT = 3
 
@@ -170,8 +170,10 @@ def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tu
         old.ranks_per_replica,
     )
     recovery = replace(recovery, stamps={**recovery.stamps, "reported": recovery.stamps.get("reported", now)})
-    if difference := _disagreement(reports, state.ranks):
-        return fail(state, difference)
+    for name, held in reports.items():
+        state, ending = begun(state, name, held.position, held.work)
+        if ending:
+            return state, ending
     work, indices, lost = _share(state, world, position, reports)
     gone = tuple(member.seat for member in old.members if member.incarnation not in reports)
     lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *lost}))
@@ -217,40 +219,25 @@ def _share(
     state: State, world: World, position: Position, reports: Mapping[str, Report]
 ) -> tuple[Work | None, dict[str, tuple[int, ...]], tuple[int, ...]]:
     """The work of ``position`` if somebody has come to it, its indices by incarnation, and the lost ones among them."""
-    begun = {name: held.work for name, held in reports.items() if held.position == position and held.work is not None}
-    work = next(iter(begun.values()), None)
+    there = {name: held.work for name, held in reports.items() if held.position == position and held.work is not None}
+    work = next(iter(there.values()), None)
     if work is None:
         # Whoever comes to it plans for itself, in the new world.
         return None, {}, ()
     policy = state.settings.workload
     seats = {member.seat.replica: member.incarnation for member in world.members if member.seat.coordinate == 0}
     progress = {
-        replica: Progress(reports[name].done, reports[name].owed) if name in begun else Progress()
+        replica: Progress(reports[name].done, reports[name].owed) if name in there else Progress()
         for replica, name in seats.items()
     }
     assignment = policy.extend(progress, work.microbatches)
     kept = {index for held in progress.values() for index in held.done | held.owed}
     # What a survivor would have begun by itself is given out too, but it is not lost.
     planned = policy.plan(_old_world(state).replicas, work.microbatches).indices
-    coming = {index for replica, name in seats.items() if name not in begun for index in planned[replica]}
+    coming = {index for replica, name in seats.items() if name not in there for index in planned[replica]}
     lost = tuple(sorted(set(range(work.microbatches)) - kept - coming))
     indices = {member.incarnation: assignment.indices[member.seat.replica] for member in world.members}
     return work, indices, lost
-
-
-def _disagreement(reports: Mapping[str, Report], ranks: Mapping[str, Rank]) -> str | None:
-    """Why the members cannot go on together: their loops do not do the same."""
-    seen: dict[Position, tuple[str, Work]] = {}
-    for name, held in sorted(reports.items(), key=lambda pair: ranks[pair[0]].seat):
-        if held.work is None:
-            continue
-        first, work = seen.setdefault(held.position, (name, held.work))
-        if work != held.work:
-            return (
-                f"at step {held.position} rank {ranks[first].seat} does {work}, rank {ranks[name].seat} {held.work}: "
-                "every rank must call run.evaluate alike"
-            )
-    return None
 
 
 def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from ...actors.messages import Finished, Raised, Ready, Report, Resumed, StepRecord
 from ...conf.elastic import Timeouts
 from ...policies.workload import WorkloadPolicy
-from ...policies.world import Generation, Position, Seat, World
+from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord
 
 
@@ -122,6 +122,7 @@ class State:
     """Everything that the machine knows.
 
     Attributes:
+        begun: by the newest positions, who was heard first of those that work there, and at what.
         poison: microbatches that failed on two ranks, by the first attempt at their position.
         recorded: the records of all steps before this one are here.
         record: the newest of them.
@@ -143,6 +144,7 @@ class State:
     first_cause: str | None = None
     faults_fired: tuple[str, ...] = ()
     raised: tuple[Raised, ...] = ()
+    begun: Mapping[Position, tuple[str, Work]] = field(default_factory=dict)
     poison: Mapping[Position, frozenset[int]] = field(default_factory=dict)
     recorded: int = 0
     record: StepRecord | None = None

@@ -83,7 +83,9 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             return membership.ready(state, incarnation, message, now)
         case Heartbeat():
             state = state.rank(incarnation, position=message.position, stage=message.stage, computed=message.computed)
-            return records.heard(state, incarnation, message)
+            state, actions = records.heard(state, incarnation, message)
+            state, more = verdicts.begun(state, incarnation, message.position, message.work)
+            return state, [*actions, *more]
         case Report():
             return recovery.report(state, incarnation, message, now)
         case Joined():

@@ -5,9 +5,14 @@ from dataclasses import replace
 from ...actors.messages import Fenced, Finished, Raised, Release
 from ...monitors.agreement import first_difference
 from ...monitors.heartbeat import silent
+from ...policies.world import Position, Work
 from ..view import Phase
 from .events import Action, EndRun, KillRank, Record, Send
 from .state import Rank, Standing, State
+
+_LOADING_FACTOR = 6
+# Ranks stand at most one step apart.
+_POSITIONS_KEPT = 4
 
 
 def fail(state: State, error: str) -> tuple[State, list[Action]]:
@@ -94,13 +99,34 @@ def succeed(state: State) -> tuple[State, list[Action]]:
     return state, [*actions, Record("succeeded", facts={"weights": str(digests)}), EndRun()]
 
 
+def begun(state: State, incarnation: str, position: Position, work: Work | None) -> tuple[State, list[Action]]:
+    """A rank works at a position; whoever does something else there ends the run, since they would wait for ever."""
+    if work is None:
+        return state, []
+    first, other = state.begun.get(position, (incarnation, work))
+    if other != work:
+        seats = state.ranks[first].seat, state.ranks[incarnation].seat
+        (one, theirs), (two, mine) = sorted(zip(seats, (other, work), strict=True), key=lambda pair: pair[0])
+        return fail(
+            state,
+            f"at step {position} rank {one} does {theirs}, rank {two} {mine}: every rank must call run.evaluate alike",
+        )
+    if position in state.begun:
+        return state, []
+    newest = sorted({*state.begun, position})[-_POSITIONS_KEPT:]
+    held = {**state.begun, position: (incarnation, work)}
+    return replace(state, begun={place: held[place] for place in newest}), []
+
+
 def suspect(state: State, now: float) -> tuple[State, list[Action]]:
     """Silent ranks become suspects; the next ping of the lease is their probe."""
     actions: list[Action] = []
-    heard = {
-        rank.incarnation: rank.last_heard for rank in state.living if rank.pid and rank.standing is not Standing.SUSPECT
-    }
-    for silence in silent(heard, now, state.settings.timeouts.heartbeat):
+    patience = state.settings.timeouts.heartbeat
+    watched = [rank for rank in state.living if rank.pid and rank.standing is not Standing.SUSPECT]
+    # A process that loads its libraries may keep all of its threads waiting.
+    loading = {rank.incarnation: rank.last_heard for rank in watched if rank.standing is Standing.STARTING}
+    others = {rank.incarnation: rank.last_heard for rank in watched if rank.standing is not Standing.STARTING}
+    for silence in (*silent(loading, now, _LOADING_FACTOR * patience), *silent(others, now, patience)):
         state = state.rank(silence.incarnation, standing=Standing.SUSPECT, suspected=now)
         actions.append(Record("suspected", facts={"rank": silence.incarnation, "silent_s": silence.seconds}))
     return state, actions
@@ -108,7 +134,9 @@ def suspect(state: State, now: float) -> tuple[State, list[Action]]:
 
 def fence(state: State, incarnation: str, reason: str, now: float) -> tuple[State, list[Action]]:
     """Shut a rank out before it is killed: whatever it still says is refused from here on."""
+    said = f"rank {state.ranks[incarnation].seat}: {reason}"
     state = state.rank(incarnation, standing=Standing.FENCED, fenced=now, cause=reason)
+    state = replace(state, first_cause=state.first_cause or said)
     return state, [
         Send(incarnation, Fenced(reason)),
         KillRank(incarnation, reason),

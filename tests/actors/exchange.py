@@ -76,6 +76,9 @@ class ThreadCommunicator:
 
         return self._launch(mine, finish)
 
+    def meet(self, what: str) -> None:
+        pass
+
     def learn(self) -> None:
         pass
 
@@ -119,6 +122,9 @@ class FailingCommunicator:
 
     def all_reduce(self, tensor: Tensor, op: Any) -> ThreadPending:
         return self._half(tensor)
+
+    def meet(self, what: str) -> None:
+        pass
 
     def learn(self) -> None:
         pass

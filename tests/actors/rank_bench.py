@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from everstep.actors.faults import Chaos
 from everstep.actors.messages import FromRank, Open, Prepare, Report, StoreAddress
@@ -20,7 +21,7 @@ from everstep.actors.rank.trace import Trace
 from everstep.actors.rank.training import Training
 from everstep.conf.elastic import Buffers as BufferMode
 from everstep.conf.elastic import OnTrouble, Reduction, Timeouts
-from everstep.conf.errors import CommunicatorError
+from everstep.conf.errors import CommunicatorError, LoopError
 from everstep.policies.workload import Balanced
 from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 from torch import nn
@@ -176,3 +177,22 @@ def train(bench: Bench, weights: tuple[float, ...] = (1.0, 2.0, 0.5, 3.0)) -> li
             for parameter, gradient in zip(bench.model.parameters(), held, strict=True):
                 parameter -= 0.01 * gradient
     return gradients
+
+
+def misuse(act: Any) -> str:
+    """The one line in which it ends if ``act(bench, step, batch)`` is done in each microbatch."""
+    bench = Bench().open()
+
+    def go() -> None:
+        for step in bench.run:
+            for batch in step:
+                act(bench, step, batch)
+
+    with pytest.raises(LoopError) as caught:
+        go()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def weights_of(bench: Bench) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in bench.model.parameters()]

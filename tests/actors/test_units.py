@@ -1,4 +1,4 @@
-"""What a unit of work is besides its gradients: numbers, evaluations, skips, stops, poison, buffers."""
+"""What a unit of work is besides its gradients: numbers, own backwards, skips, stops, poison."""
 
 import contextlib
 import copy
@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 import torch
 from everstep.actors.messages import Report
-from everstep.actors.rank.data import Microbatches
 from everstep.actors.rank.training import majority
-from everstep.conf.elastic import Buffers as BufferMode
 from everstep.conf.elastic import OnTrouble, Reduction
 from everstep.conf.errors import LoopError
 from torch import nn
 
-from .rank_bench import B, Bench, Dying, train
+from .rank_bench import B, Bench, Dying, misuse, weights_of
 
 both = pytest.mark.parametrize("reduction", list(Reduction))
 
@@ -24,25 +22,6 @@ both = pytest.mark.parametrize("reduction", list(Reduction))
 def model() -> nn.Module:
     torch.manual_seed(4)
     return nn.Linear(3, 1)
-
-
-def misuse(act: Any) -> str:
-    """The one line in which it ends if ``act(bench, step, batch)`` is done in each microbatch."""
-    bench = Bench().open()
-
-    def go() -> None:
-        for step in bench.run:
-            for batch in step:
-                act(bench, step, batch)
-
-    with pytest.raises(LoopError) as caught:
-        go()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def weights_of(bench: Bench) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in bench.model.parameters()]
 
 
 # --- recorded numbers
@@ -193,86 +172,6 @@ def test_an_exception_that_is_caught_leaves_no_half_sum() -> None:
     assert "failed and its exception was caught" in misuse(swallow)
 
 
-# --- evaluations
-
-
-def evaluate(bench: Bench, length: int = 7, size: int = 2) -> dict[str, float]:
-    data = Microbatches([float(sample) for sample in range(length)], size, collate_fn=list)
-    return bench.run.evaluate(data, lambda batch: {"sum": sum(batch), "mean": (sum(batch) / len(batch), len(batch))})
-
-
-def test_every_sample_is_evaluated_once_and_the_last_microbatch_may_be_shorter() -> None:
-    bench = Bench(steps=1).open(mine=None)
-    train_and_evaluate(bench)
-    assert evaluate(bench) == {"sum": 21 / 4, "mean": 3.0}
-    assert evaluate(bench, length=1, size=9) == {"sum": 0.0, "mean": 0.0}
-
-
-def train_and_evaluate(bench: Bench, each: int = 0) -> None:
-    for step in bench.run:
-        for batch in step:
-            step.backward(bench.loss(batch))
-        with torch.no_grad():
-            for parameter in bench.model.parameters():
-                parameter -= 0.01 * parameter.grad  # type: ignore[operator]
-        for _ in range(each):
-            evaluate(bench)
-
-
-def test_evaluations_do_not_disturb_training(model: nn.Module) -> None:
-    without = Bench(steps=3, model=copy.deepcopy(model)).open()
-    train_and_evaluate(without)
-    bench = Bench(steps=3, model=copy.deepcopy(model)).open()
-    train_and_evaluate(bench, each=2)
-    assert all(torch.equal(a, b) for a, b in zip(weights_of(bench), weights_of(without), strict=True))
-    assert bench.ledger.transaction.position.step == 3
-
-
-@pytest.mark.parametrize("fails", [4, 5, 6, 7])
-def test_an_evaluation_survives_a_dead_collective(fails: int, model: nn.Module) -> None:
-    """After the three all-reduces of a step come sum, maximum, numbers and vote of the evaluation."""
-    bench = Bench(steps=1, model=model, communicators=[Dying(fails)])
-
-    def reopen(report: Report) -> None:
-        assert report.work is not None
-        bench.open_again(report)
-
-    bench.on_report = reopen
-    bench.open()
-    train_and_evaluate(bench)
-    assert evaluate(bench)["mean"] == 3.0
-    assert len([message for message in bench.sent if isinstance(message, Report)]) == 1
-    assert bench.engine.computed == B + 4, "nothing was computed again"
-
-
-def test_models_are_in_evaluation_mode_only_meanwhile() -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.Linear(3, 1))
-    model[0].eval()
-    bench = Bench(steps=1, model=model).open()
-    seen = []
-
-    def look(batch: list[float]) -> dict[str, float]:
-        seen.append((model.training, model[1].training, torch.is_grad_enabled()))
-        return {"a": 0.0}
-
-    train_and_evaluate(bench)
-    bench.run.evaluate(Microbatches([1.0], 1, collate_fn=list), look)
-    assert seen == [(False, False, False)]
-    assert (model.training, model[0].training, model[1].training) == (True, False, True)
-
-
-def test_in_the_middle_of_a_step_nothing_is_evaluated() -> None:
-    assert "before the step's batches were consumed" in misuse(lambda bench, step, batch: evaluate(bench))
-
-
-@pytest.mark.parametrize("said", [None, 3.0, {"a": "high"}, {"a": torch.zeros(2)}, {3: 1.0}])
-def test_eval_fn_must_return_numbers(said: Any) -> None:
-    bench = Bench(steps=1).open()
-    train_and_evaluate(bench)
-    with pytest.raises(LoopError):
-        bench.run.evaluate(Microbatches([1.0], 1, collate_fn=list), lambda batch: said)
-
-
 # --- verdicts
 
 
@@ -342,78 +241,6 @@ def test_the_majority_is_more_than_half() -> None:
     assert majority((1, 2, 1)) == 1
     assert majority((1, 1, 2, 2)) is None
     assert majority((1, 2, 3)) is None
-
-
-# --- buffers
-
-
-class Counting(nn.Module):
-    """Its buffers follow the data, as running statistics do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 1)
-        self.register_buffer("mean", torch.zeros(3))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("still", torch.ones(2), persistent=False)
-
-    def forward(self, data: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            with torch.no_grad():
-                self.mean.mul_(0.5).add_(0.5 * data.mean(dim=0))  # type: ignore[operator]
-                self.seen += 1  # type: ignore[operator]
-        return self.inner(data - self.mean)  # type: ignore[no-any-return]
-
-
-def test_a_buffer_that_a_forward_changes_is_refused_by_name() -> None:
-    bench = Bench(model=Counting()).open()
-    with pytest.raises(LoopError, match=r"the forward changed the buffer mean: .*elastic\.buffers=fold"):
-        train(bench)
-
-
-@both
-def test_changes_of_buffers_are_averaged_like_gradients(reduction: Reduction) -> None:
-    torch.manual_seed(1)
-    start = Counting()
-    bench = Bench(steps=2, model=copy.deepcopy(start), reduction=reduction, buffer_mode=BufferMode.FOLD).open()
-    weights = (1.0, 2.0, 0.0, 3.0)
-    train(bench, weights)
-    mean = torch.zeros(3, dtype=torch.float64)
-    for step in range(2):
-        change = torch.zeros(3, dtype=torch.float64)
-        for index, weight in enumerate(weights):
-            first = 2 * (B * step + index)
-            data = torch.tensor([[sample / 7, 1.0, -sample / 3] for sample in (first, first + 1)])
-            moved = mean.float() * 0.5 + 0.5 * data.mean(dim=0)
-            change += weight * (moved.double() - mean)
-        mean += change / sum(weights)
-    torch.testing.assert_close(bench.model.mean.double(), mean, rtol=1e-5, atol=1e-6)
-    assert int(bench.model.seen) == 2, "once per step, not once per microbatch"  # type: ignore[arg-type]
-
-
-def test_a_world_of_any_split_folds_buffers_alike() -> None:
-    """The same microbatches in two generations: what a dead collective left is not applied."""
-    torch.manual_seed(1)
-    start = Counting()
-    calm = Bench(steps=2, model=copy.deepcopy(start), buffer_mode=BufferMode.FOLD).open()
-    train(calm)
-    bench = Bench(steps=2, model=copy.deepcopy(start), buffer_mode=BufferMode.FOLD, communicators=[Dying(2), Dying(3)])
-    bench.on_report = lambda report: bench.open(report.abandons.number + 1) and None
-    train(bench.open())
-    assert torch.equal(bench.model.mean, calm.model.mean)  # type: ignore[arg-type]
-    assert all(torch.equal(a, b) for a, b in zip(weights_of(bench), weights_of(calm), strict=True))
-
-
-def test_between_steps_a_user_may_change_a_buffer() -> None:
-    model = Counting()
-    model.eval()
-    bench = Bench(steps=2, model=model).open()
-    for step in bench.run:
-        for batch in step:
-            step.backward(bench.loss(batch))
-        with torch.no_grad():
-            model.mean += 1  # type: ignore[operator]
-    assert bench.run.finished
 
 
 # --- what is trained may change

@@ -1,10 +1,10 @@
 """What is decided at a position is said by the ranks: losses before, in and between evaluations and steps."""
 
-from everstep.actors.messages import Open
+from everstep.actors.messages import Heartbeat, Open
 from everstep.orchestrator.view import Phase
 from everstep.policies.world import Position, Work, WorkKind
 
-from .machine_script import Script, addressees, killed, sent
+from .machine_script import Script, addressees, killed, name, sent
 
 # Four ranks and eight microbatches: whoever begins plans 0: 0 1, 1: 2 3, 2: 4 5, 3: 6 7.
 EVALUATION = Work(WorkKind.EVALUATION, 8)
@@ -137,3 +137,36 @@ def test_members_at_different_positions_may_do_different_things() -> None:
     assert script.look.phase is Phase.RECOVERING
     (opened,) = sent(script.answered, 1, Open)
     assert (opened.position, opened.work) == (Position(2, unit=1), script.training)
+
+
+# --- without a loss
+
+
+def beat(script: Script, rank: int, position: Position, work: Work | None) -> None:
+    script.hear(rank, Heartbeat(name(rank), position, "training", work=work))
+
+
+def test_members_that_do_different_things_are_found_out_while_nobody_dies() -> None:
+    """They would wait for each other until the time-out of a collective."""
+    script = Script(ranks=3).boot()
+    beat(script, 2, Position(3), script.training)
+    beat(script, 0, Position(3), None)
+    assert script.state.phase is Phase.RUNNING
+    beat(script, 0, Position(3), EVALUATION)
+    assert script.error == (
+        "at step 3 rank 0.0 does evaluation over 8 microbatches, rank 2.0 training over 8 microbatches: "
+        "every rank must call run.evaluate alike"
+    )
+    assert killed(script.answered) == [0, 1, 2]
+
+
+def test_who_goes_through_the_same_one_after_the_other_agrees() -> None:
+    """One is ahead, and works at what the other comes to only later."""
+    script = Script(ranks=2).boot()
+    for step in range(1, 9):
+        for rank, lag in ((0, 0), (1, 1)):
+            place = Position(step - lag)
+            beat(script, rank, place, EVALUATION)
+            beat(script, rank, Position(step - lag, unit=1), script.training)
+    assert script.state.phase is Phase.RUNNING
+    assert len(script.state.begun) <= 4, "what is over is forgotten"
