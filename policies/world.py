@@ -139,7 +139,9 @@ class Progress:
     Attributes:
         done: indices whose gradients it holds.
         owed: indices that it was given and has not finished; it goes on computing them.
+        repeats: the replica whose indices these are, if this one is its shadow; None if they are its own.
     """
 
     done: frozenset[int] = frozenset()
     owed: frozenset[int] = frozenset()
+    repeats: int | None = None

@@ -1,0 +1,18 @@
+"""Which replica computes which microbatches. Pure: facts in, an assignment with its reason out."""
+
+from .adaptive import AdaptiveWorld
+from .assignment import Assignment, WorkloadPolicy
+from .balanced import Balanced
+from .named import workload_policy
+from .versatile import Versatile
+from .weighted import Weighted
+
+__all__ = [
+    "AdaptiveWorld",
+    "Assignment",
+    "Balanced",
+    "Versatile",
+    "Weighted",
+    "WorkloadPolicy",
+    "workload_policy",
+]

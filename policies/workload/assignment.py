@@ -1,0 +1,50 @@
+"""What a workload policy decides, and what it is asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..world import Progress
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The indices that every replica contributes to one step; with the dropped ones they are 0..B-1, each once.
+
+    Attributes:
+        indices: by replica id, ascending; a replica may owe nothing, and a shadow contributes nothing.
+        reason: one line that says why.
+        shadows: shadow -> the replica that it repeats, which is none itself. What it computes is zeroed at the
+            reduction, unless a later assignment gives it a share of its own.
+        dropped: indices that nobody contributes; only a policy that is not exact drops any.
+    """
+
+    indices: Mapping[int, tuple[int, ...]]
+    reason: str
+    shadows: Mapping[int, int] = field(default_factory=dict)
+    dropped: tuple[int, ...] = ()
+
+    def computed_by(self, replica: int) -> tuple[int, ...]:
+        """The indices that a replica computes: its own, or those that it repeats."""
+        return self.indices[self.shadows.get(replica, replica)]
+
+
+class WorkloadPolicy(Protocol):
+    """Gives the B microbatches of a step to replicas."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether every step sums every microbatch, whoever is lost."""
+        ...
+
+    def plan(self, replicas: Sequence[int], microbatches: int) -> Assignment:
+        """The assignment of a whole step. Everybody computes it alone, so it depends on nothing else."""
+        ...
+
+    def extend(self, progress: Mapping[int, Progress], microbatches: int) -> Assignment:
+        """The assignment of a step in progress: survivors keep what they have, the missing is given out.
+
+        Raises:
+            ValueError: nobody is left, or the facts contradict each other.
+        """
+        ...
