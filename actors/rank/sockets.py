@@ -68,11 +68,14 @@ class SocketWatch:
         Raises:
             CommunicatorError: the group broke before.
         """
-        assert self._answer is not None
-        assert self._theirs is not None
-        self._answer.wait()
-        slots = len(self._theirs) // self._answers
-        holders = {value: place // slots for place, value in enumerate(self._theirs.tolist()) if value}
+        answer, theirs = self._answer, self._theirs
+        assert answer is not None
+        assert theirs is not None
+        # It holds the group, and the group holds this: whoever closes the group must be the last to hold it.
+        self._answer = self._theirs = None
+        answer.wait()
+        slots = len(theirs) // self._answers
+        holders = {value: place // slots for place, value in enumerate(theirs.tolist()) if value}
         owned = {}
         for descriptor, (inode, local, remote) in self._candidates.items():
             holder = holders.get(_fingerprint(remote, local))
