@@ -69,7 +69,7 @@ def test_again_and_again_inside_the_extension_and_in_later_steps(data: st.DataOb
     assert_survives(data, POLICY)
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("replicas", [2, 3, 4, 5])
 def test_it_survives_everything_in_small(replicas: int) -> None:
     for microbatches in range(7):
         assert_survives_everything(POLICY, replicas, microbatches)

@@ -1,5 +1,8 @@
 """The published arithmetic of roles: its own examples come out, and so do its two faults."""
 
+from collections.abc import Iterator
+from itertools import product
+
 import pytest
 from everstep.policies.workload.published import Adjustment, Extension, Layout, Role, adjust, advance, extension
 
@@ -101,6 +104,38 @@ def test_fault_spares_are_counted_at_a_boundary(microbatches: int, survivors: in
     assert lost.extension.boundary_minors > lost.extension.replicas, "a negative number of full contributors"
     assert lost.extension.added == 0
     assert lost.total == total > microbatches
+
+
+def test_spares_that_are_counted_below_the_batch_do_no_harm() -> None:
+    """A major dies without a spare while there is one of the minor: that one's four microbatches are used."""
+    lost = adjust(Layout(9, 4, 28, 1, 0, 1), {Role.MAJOR: 1}, 256)
+    assert lost == Adjustment(Layout(9, 4, 27, 1, 0, 1), 251, Extension(29, 1, 24))
+    assert lost.total == 256
+
+
+def test_the_rule_is_right_but_for_the_two_faults() -> None:
+    """Whoever dies of any layout of up to eight replicas."""
+    wrong = 0
+    for replicas in range(1, 9):
+        for microbatches in range(1, 20):
+            layout = advance(replicas, microbatches)
+            for dead in losses(layout):
+                lost = adjust(layout, dead, microbatches)
+                if lost.extension is None:
+                    short = (lost.survivors.majors, lost.survivors.minors) != (layout.majors, layout.minors)
+                    assert (lost.total < microbatches) == short
+                else:
+                    assert lost.total == max(microbatches, lost.contributed)
+                wrong += lost.total != microbatches
+    assert wrong > 0
+
+
+def losses(layout: Layout) -> Iterator[dict[Role, int]]:
+    """Every number of dead of each role that leaves somebody."""
+    counts = (layout.majors, layout.minors, layout.major_spares, layout.minor_spares)
+    for dead in product(*(range(count + 1) for count in counts)):
+        if sum(dead) < layout.replicas:
+            yield dict(zip(Role, dead, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,9 @@ def test_it_survives(data: st.DataObject, speeds: dict[int, float]) -> None:
     assert_survives(data, Weighted(speeds), speeds)
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("replicas", [2, 3, 4, 5])
 def test_it_survives_everything_in_small(replicas: int) -> None:
-    speeds = {0: 1.0, 1: 3.0, 2: 0.5, 3: 1.0}
+    speeds = {0: 1.0, 1: 3.0, 2: 0.5, 3: 1.0, 4: 1.7}
     policy = Weighted(speeds)
     for microbatches in range(7):
         assert_survives_everything(policy, replicas, microbatches, speeds)
