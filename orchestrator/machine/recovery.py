@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...actors.messages import Joined, Open, Prepare, Report, Resumed, StoreAddress
-from ...policies.recovery import LossFacts, Remedy, decide
+from ...policies.recovery import decide
+from ...policies.remedies import LossFacts, Remedy
 from ...policies.world import Generation, Member, Position, Progress, Work, World
 from ..view import Phase, RecoveryRecord
 from .events import Action, Record, Send
