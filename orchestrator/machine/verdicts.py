@@ -10,6 +10,8 @@ from ..view import Phase
 from .events import Action, EndRun, KillRank, Record, Send
 from .state import Rank, Standing, State
 
+# The same error so often at the same position is no coincidence: more ranks would be lost to it, down to the last.
+DETERMINISTIC_LIMIT = 3
 _LOADING_FACTOR = 6
 # Ranks stand at most one step apart.
 _POSITIONS_KEPT = 4
@@ -56,6 +58,12 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
         )
     elif not lone and (alike := next((old for old in earlier if _alike(old, message)), None)):
         error = f"the training function fails alike on several ranks: {alike.error}"
+    elif len(same := _repeated(state, message)) >= DETERMINISTIC_LIMIT:
+        places = ", ".join(str(old.microbatch) for old in same if old.microbatch is not None)
+        error = (
+            f"the error is deterministic, {len(same)} ranks met it at step {message.position.first} "
+            f"(microbatches {places}): {same[0].error}"
+        )
     else:
         return state, [record]
     state, actions = fail(state, error)
@@ -154,6 +162,14 @@ def unconfirmed(state: State, now: float) -> tuple[Rank, ...]:
 def _alike(old: Raised, new: Raised) -> bool:
     """The same exception at the same place in the same step; far apart they are two faults of two ranks."""
     return old.signature == new.signature and old.position.step == new.position.step
+
+
+def _repeated(state: State, new: Raised) -> list[Raised]:
+    """All exceptions alike at the position of ``new`` that are not the fault of a poison microbatch, oldest first."""
+    place = new.position.first
+    poison = state.poison.get(place, frozenset())
+    alike = [old for old in state.raised if old.position.first == place and old.signature == new.signature]
+    return [old for old in alike if old.microbatch not in poison]
 
 
 def _same_microbatch(old: Raised, new: Raised) -> bool:
