@@ -34,6 +34,8 @@ def priced(facts: LossFacts, remedy: Remedy, costs: Costs = COSTS, horizon: floa
         (loss(room=1), Remedy.SHRINK, 1.5 + 3.5 / 3),
         # The run is over before it comes: 20 steps of 3 s instead of 2.
         (loss(replacement_rate=0.01, remaining_steps=20), Remedy.SHRINK, 1.5 + 20),
+        # It comes before the end of 50 steps that would have been over before it at the whole pace.
+        (loss(replacement_rate=0.01, remaining_steps=50), Remedy.SHRINK, 1.5 + 103.5 / 3),
         (loss(remaining_steps=0), Remedy.SHRINK, 1.5),
         # 2 GB come from one of 3 survivors; the world is whole.
         (loss(spares=1), Remedy.SWAP, 0.5 + 2 + 1),
