@@ -65,6 +65,16 @@ def test_what_is_between_release_and_threshold_stays_as_it_was() -> None:
     assert POLICY.query(forgiven, NAMES, 1300.0).excluded == {}, "it was let in before, and one more is not too much"
 
 
+def test_threshold_and_release_themselves_are_still_out() -> None:
+    policy = Quarantine(half_life=1000.0, threshold=4.0, release=1.0, share=1.0)
+    ledger = ledger_of([("a", 0.0)] * 4, policy)
+    assert "a" in policy.query(ledger, NAMES, 0.0).excluded
+    assert "a" in policy.query(ledger, NAMES, 2000.0).excluded
+    again = policy.record(ledger, NodeEvent("a", "died"), 2000.0)
+    assert policy.weight(again.records["a"], 2000.0) == 2.0
+    assert "a" in policy.query(again, NAMES, 2000.0).excluded
+
+
 def test_a_planned_end_is_no_failure() -> None:
     ledger = ledger_of([("a", 0.0), ("a", 1.0)])
     assert POLICY.record(ledger, NodeEvent("a", "drained", planned=True), 2.0) is ledger
@@ -109,6 +119,7 @@ def test_the_share_is_rounded_down(share: float, count: int, most: int) -> None:
 def test_what_weighs_nothing_any_more_is_forgotten() -> None:
     ledger = ledger_of([("a", 0.0), ("b", 9000.0)])
     assert set(ledger.records) == {"a", "b"}
+    assert set(POLICY.record(ledger, NodeEvent("c", "died"), 10_000.0).records) == {"a", "b", "c"}
     later = POLICY.record(ledger, NodeEvent("c", "died"), 10_001.0)
     assert set(later.records) == {"b", "c"}
     anew = POLICY.record(ledger, NodeEvent("a", "died"), 10_001.0)
@@ -119,6 +130,8 @@ def test_an_event_that_comes_late_counts_from_when_it_happened() -> None:
     ledger = ledger_of([("a", 1000.0), ("a", 0.0)])
     record = ledger.records["a"]
     assert (record.weight, record.at, record.failures, record.last) == (1.5, 1000.0, 2, "died at 1000")
+    ahead = ledger_of([("a", 1000.0)] * 3)
+    assert "the last 0 s ago" in POLICY.query(ahead, NAMES, 900.0).excluded["a"]
 
 
 @given(histories, st.randoms())
