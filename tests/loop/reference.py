@@ -14,6 +14,7 @@ import everstep
 import numpy as np
 import torch
 from everstep.actors.rank import grid
+from everstep.actors.rank.data import order_of
 from everstep.actors.rank.order import SampleOrder, mix
 from everstep.actors.rank.rng import seed_everything
 from everstep.conf.schedule import BatchSchedule
@@ -86,7 +87,8 @@ class PlainRun:
         self.seed = seed
         self.exponents: dict[str, int] = {}
         self._data = data
-        self._order = SampleOrder(len(data.dataset), data.size, schedule, seed, data.shuffle)
+        at = order_of(data.dataset, seed, data.shuffle)
+        self._order = SampleOrder(len(data.dataset), data.size, schedule, seed, data.shuffle, at)
         self._step: PlainStep | None = None
         self._stop = False
         self._decided = 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import everstep
+import pytest
 import torch
 from everstep.conf.chaos import Fault, FaultPoint
 from everstep.conf.schedule import BatchSchedule
@@ -36,6 +37,62 @@ def trains(ctx: Any) -> None:
         notes.write("step", step.number, loss=step.loss, weight=step.weight, gradients=gradients(model))
         optimizer.step()
     notes.write("end", model=model, optimizer=optimizer)
+
+
+BLOCK = 6
+
+
+def dataset_of(kind: str, folder: str) -> Any:
+    """The same few hundred tokens in every kind of data set that a run takes; samples differ from kind to kind."""
+    if kind == "torch":
+        return torch.utils.data.Subset(torch.utils.data.TensorDataset(torch.arange(300).view(-1, 3) % 32), range(5, 80))
+    if kind == "hugging face":
+        from datasets import Dataset
+
+        return Dataset.from_dict({"tokens": [[row % 32, row % 7, row % 11] for row in range(40)]}).with_format("torch")
+    tokens = everstep.Tokens(f"{folder}/first", BLOCK)
+    if kind == "tokens":
+        return tokens
+    assert kind == "mixture"
+    return everstep.Mixture([tokens, everstep.Tokens(f"{folder}/second", BLOCK)], weights=[2, 1])
+
+
+def embeds(ctx: Any) -> None:
+    """A model of tokens; microbatches of other kinds of samples look the same to it."""
+    config = ctx.config
+    model = torch.nn.Sequential(torch.nn.Embedding(32, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    data = everstep.Microbatches(dataset_of(config["kind"], config["tokens"]), size=3, workers=config["workers"])
+    run = ctx.begin(model=model, optimizer=optimizer, data=data, steps=4)
+    notes = Notes(config["notes"])
+    for step in run:
+        for batch in step:
+            held = batch["tokens"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
+            loss = model(held % 32).square().mean()
+            step.backward(loss, weight=float(held.numel()))
+            notes.write("microbatch", step.number, held.tolist(), loss=loss)
+        notes.write("step", step.number, loss=step.loss, gradients=gradients(model))
+        optimizer.step()
+    notes.write("end", model=model, optimizer=optimizer)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two token data sets of several shards."""
+    folder = tmp_path_factory.mktemp("tokens")
+    for name, first in (("first", 1), ("second", 5)):
+        documents = [[(first + place * row) % 31 for place in range(row % 9)] for row in range(60)]
+        everstep.write_tokens(folder / name, documents, end=31, vocabulary=32, shard=64, rows=16)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("torch", 0), ("hugging face", 0), ("tokens", 0), ("mixture", 0), ("mixture", 1)]
+)
+def test_every_kind_of_data_set_through_a_death(kind: str, workers: int, tokens: str, tmp_path: Path) -> None:
+    faults = [Fault(2, 1, point=FaultPoint.IN_BACKWARD)]
+    config = {"kind": kind, "tokens": tokens, "workers": workers}
+    assert_as_reference(embeds, tmp_path, faults, config=config)
 
 
 def test_a_schedule_of_sizes_and_a_world_that_is_larger_than_the_step(tmp_path: Path) -> None:
