@@ -83,6 +83,11 @@ def gap(*coordinates: int) -> frozenset[int]:
             loss(3, 1, ranks_per_replica=2, broken=(gap(0), gap(1)), spares=2),
             {Remedy.SWAP: Option(3, 2, 1), Remedy.SHRINK: Option(1)},
         ),
+        # Two newcomers at one coordinate, one at another: in two rounds all are fed.
+        (
+            loss(4, 1, ranks_per_replica=3, broken=(gap(0), gap(0), gap(1)), spares=3),
+            {Remedy.SWAP: Option(4, 3, 2), Remedy.SHRINK: Option(1)},
+        ),
         # Between them they hold everything, though no replica is whole.
         (loss(2, 0, ranks_per_replica=2, broken=(gap(0), gap(1))), {Remedy.COMPLETE: Option(1, 1, 0)}),
         # Nobody holds coordinate 1.
