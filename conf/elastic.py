@@ -123,8 +123,13 @@ class ElasticConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     def __post_init__(self) -> None:
+        held = self.microbatches_per_step
+        if isinstance(held, Mapping):
+            # Files may spell the steps as texts.
+            held = {int(step) if str(step).isdigit() else step: count for step, count in held.items()}
+            object.__setattr__(self, "microbatches_per_step", held)
         try:
-            self.schedule  # noqa: B018
+            BatchSchedule.of(held)
         except ValueError as error:
             raise ConfigError(f"elastic.microbatches_per_step: {error}") from None
         for name, low in (("ranks_per_replica", 1), ("spares", 0)):
@@ -162,16 +167,8 @@ class ElasticConfig:
 
     @property
     def schedule(self) -> BatchSchedule:
-        """B of every step.
-
-        Raises:
-            ValueError: ``microbatches_per_step`` is neither a number nor a schedule.
-        """
-        held = self.microbatches_per_step
-        if isinstance(held, Mapping):
-            # Files may spell the steps as texts.
-            held = {int(step) if str(step).isdigit() else step: count for step, count in held.items()}
-        return BatchSchedule.of(held)
+        """B of every step."""
+        return BatchSchedule.of(self.microbatches_per_step)
 
 
 _NAMED: dict[str, type[StrEnum]] = {

@@ -35,15 +35,15 @@ class BatchSchedule:
         table = microbatches if isinstance(microbatches, Mapping) else {0: microbatches}
         for step, count in table.items():
             if not _whole(step) or step < 0:
-                raise ValueError(f"microbatches: step {step!r} of the schedule must be a whole number of at least 0")
+                raise ValueError(f"step {step!r} of the schedule must be a whole number of at least 0")
             if not _whole(count) or count < 1:
                 raise ValueError(
-                    f"microbatches: {count!r} from step {step} on must be a whole number of at least 1"
+                    f"{count!r} from step {step} on must be a whole number of at least 1"
                     if isinstance(microbatches, Mapping)
-                    else f"microbatches: {count!r} must be a whole number of at least 1, or a schedule {{step: B}}"
+                    else f"{count!r} must be a whole number of at least 1, or a schedule {{step: B}}"
                 )
         if 0 not in table:
-            raise ValueError(f"microbatches: the schedule {dict(table)} must say how many there are from step 0 on")
+            raise ValueError(f"the schedule {dict(table)} must say how many there are from step 0 on")
         starts: list[int] = []
         counts: list[int] = []
         for step in sorted(table):

@@ -214,3 +214,19 @@ def taken_or_refused(text: str, overrides: list[str] | None = None) -> None:
     except ConfigError as error:
         line = str(error)
     assert len(line.splitlines()) <= 1
+
+
+def test_b_may_be_a_schedule_and_survives_the_file() -> None:
+    text = "name: a\ntrain: 'm:f'\nelastic: {microbatches_per_step: {0: 8, 100: 16}}\n"
+    run = parse(text)
+    assert run.elastic.microbatches_per_step == {0: 8, 100: 16}
+    assert [run.elastic.schedule.at(step) for step in (0, 99, 100)] == [8, 8, 16]
+    assert parse(dump(run)) == run
+
+
+@pytest.mark.parametrize("bad", ["many", "{5: 8}", "{0: 0}", "{0: 4, x: 2}", "-1", "null", "[1]", "true", "2.5"])
+def test_what_is_no_schedule_is_one_line(bad: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"name: a\ntrain: 'm:f'\nelastic: {{microbatches_per_step: {bad}}}\n")
+    assert "elastic.microbatches_per_step" in str(caught.value)
+    assert "\n" not in str(caught.value)
