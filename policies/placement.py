@@ -142,7 +142,7 @@ class Spread:
             spare = min(lives, key=lambda one: (self._shared(self._nodes[lives[one]], used), one))
             used.append(self._nodes[lives[spare]])
             kept[spare] = lives.pop(spare)
-        crowd = Counter(members) + Counter(kept.values())
+        crowd = Counter(members)
         room = {name: node.room for name, node in self._nodes.items()}
         started: list[str] = []
         while len(kept) + len(started) < wanted and any(room.values()):
@@ -152,7 +152,6 @@ class Spread:
             )
             started.append(node.name)
             used.append(node)
-            crowd[node.name] += 1
             room[node.name] -= 1
         released = tuple(spare for spare in parked if spare not in kept)
         short = wanted - len(kept) - len(started)
