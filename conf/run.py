@@ -188,7 +188,7 @@ def _read(text: str) -> DictConfig:
         file = OmegaConf.load(io.StringIO(text)) if text.strip() else None
     except yaml.YAMLError as error:
         raise ConfigError(f"bad YAML: {_yaml_problem(error)}; mend it") from None
-    except OSError:  # what OmegaConf raises for a lone number
+    except (OSError, AssertionError):  # what OmegaConf raises for a lone number, bare or in quotes
         file = None
     if not isinstance(file, DictConfig):
         raise ConfigError("it must be a mapping of keys, with name, train and elastic at least")
