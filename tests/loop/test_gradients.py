@@ -1,6 +1,8 @@
 """Gradients of every kind of loop and model, through the death of ranks, to the bit those of a plain loop."""
 
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from .drive import assert_as_reference
+from .drive import QUICK, assert_as_reference
 from .notes import Notes
 from .pieces import WIDTH, Samples, gradients, mlp, mse
 
@@ -177,9 +179,16 @@ def one_model(ctx: Any) -> None:
     notes.write("end", model=model)
 
 
-@pytest.mark.parametrize("kind", ["checkpoint, reentrant", "checkpoint", "aot_eager"])
+compiles = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+
+
+@pytest.mark.parametrize(
+    "kind", ["checkpoint, reentrant", "checkpoint", "aot_eager", pytest.param("inductor", marks=compiles)]
+)
 def test_checkpointing_and_compiling(kind: str, tmp_path: Path) -> None:
-    assert_as_reference(one_model, tmp_path, [Fault(1, 1)], ranks=2, config={"kind": kind})
+    # A compiler may keep all threads of a rank waiting.
+    patient = replace(QUICK, heartbeat=15.0)
+    assert_as_reference(one_model, tmp_path, [Fault(1, 1)], ranks=2, config={"kind": kind}, timeouts=patient)
 
 
 def zeros_with_a_sign(ctx: Any) -> None:
