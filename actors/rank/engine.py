@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Timeouts
 from ...conf.errors import CommunicatorError
-from ...policies.world import Generation, Position, Work, World
+from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..faults import Chaos
 from ..messages import FromRank, Resumed
 from .census import Census
@@ -269,7 +269,7 @@ class Engine:
         """Nothing in a training step; what else it is otherwise."""
         assert self._unit is not None
         kind = self._unit.work.kind
-        return {} if kind == "training" else {"kind": kind}
+        return {} if kind is WorkKind.TRAINING else {"kind": kind}
 
     def _say_resumed(self, generation: Generation) -> None:
         """Tell the controller of the first decision in a generation; not on the path of an ordinary step."""

@@ -1,8 +1,10 @@
 """All steps of a training run as a user sees them: ``for step in run``."""
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -46,7 +48,7 @@ class Run:
         self._device = device
         self._on_applied = on_applied
         self._on_stage = on_stage
-        self._loaders: dict[int, tuple[Microbatches, Loader]] = {}
+        self._loaders: WeakKeyDictionary[Microbatches, Loader] = WeakKeyDictionary()
         self._stop = False
         self._stopped = False
         self._inside = False
@@ -135,12 +137,13 @@ class Run:
         return dict(settled[1].numbers)
 
     def _loader(self, data: Microbatches) -> Loader:
-        """The same for each evaluation of the same data, so that workers are started once."""
-        held = self._loaders.get(id(data))
-        if held is None:
+        """The same for each evaluation of the same data, so that workers are started once; it ends with the data."""
+        loader = self._loaders.get(data)
+        if loader is None:
             order = InOrder(len(data.dataset), data.size)
-            held = self._loaders[id(data)] = (data, Loader(data, 1, mix(self._machinery.seed, _EVALUATION), order))
-        return held[1]
+            loader = self._loaders[data] = Loader(data, 1, mix(self._machinery.seed, _EVALUATION), order)
+            weakref.finalize(data, loader.close)
+        return loader
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -179,9 +179,9 @@ def train(bench: Bench, weights: tuple[float, ...] = (1.0, 2.0, 0.5, 3.0)) -> li
     return gradients
 
 
-def misuse(act: Any) -> str:
+def misuse(act: Any, **settings: Any) -> str:
     """The one line in which it ends if ``act(bench, step, batch)`` is done in each microbatch."""
-    bench = Bench().open()
+    bench = Bench(**settings).open()
 
     def go() -> None:
         for step in bench.run:

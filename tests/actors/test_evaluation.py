@@ -1,6 +1,7 @@
 """Evaluations: every sample once, as hard to kill as a step, and nothing that training would notice."""
 
 import copy
+import gc
 from typing import Any
 
 import pytest
@@ -97,3 +98,16 @@ def test_eval_fn_must_return_numbers(said: Any) -> None:
     train_and_evaluate(bench)
     with pytest.raises(LoopError):
         bench.run.evaluate(Microbatches([1.0], 1, collate_fn=list), lambda batch: said)
+
+
+def test_a_loader_is_kept_for_as_long_as_its_data_and_no_longer() -> None:
+    """A loop that makes its validation data anew for each evaluation must not collect loaders, nor their workers."""
+    bench = Bench(steps=1).open()
+    train_and_evaluate(bench, each=2)
+    gc.collect()
+    assert len(bench.run._loaders) == 0
+    data = Microbatches([1.0, 2.0], 1, collate_fn=list)
+    first = bench.run._loader(data)
+    for _ in range(2):
+        bench.run.evaluate(data, lambda batch: {"sum": sum(batch)})
+        assert bench.run._loader(data) is first

@@ -16,7 +16,7 @@ from everstep.conf.errors import LoopError, NonFiniteError
 from everstep.policies.world import Generation, Position
 from torch import nn
 
-from .rank_bench import SEED, B, Bench, Dying, train
+from .rank_bench import SEED, B, Bench, Dying, misuse, train
 
 both = pytest.mark.parametrize("reduction", list(Reduction))
 
@@ -121,21 +121,6 @@ def test_weight_0_contributes_nothing_even_if_it_is_not_finite(model: nn.Module)
 
 
 # --- misuse
-
-
-def misuse(break_it: Any, **settings: Any) -> str:
-    """The one line in which this use of the loop ends."""
-    bench = Bench(**settings).open()
-
-    def go() -> None:
-        for step in bench.run:
-            for batch in step:
-                break_it(bench, step, batch)
-
-    with pytest.raises(LoopError) as caught:
-        go()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, "2", None])
