@@ -31,8 +31,11 @@ class Unit(Protocol):
         """Empty everything for an attempt."""
         ...
 
-    def reduce(self, communicator: Communicator) -> Census:
+    def reduce(self, communicator: Communicator, poison: frozenset[int]) -> Census:
         """The census and all sums, complete on this rank when it returns.
+
+        Args:
+            poison: indices of this rank that nobody may compute: they count, and contribute nothing.
 
         Raises:
             CommunicatorError: a collective failed.
@@ -133,12 +136,6 @@ class Engine:
         world = self._ledger.transaction.world
         return len(world.members) if world else 0
 
-    @property
-    def poison(self) -> frozenset[int]:
-        """Indices of the unit that this rank has passed over."""
-        transaction = self._ledger.transaction
-        return transaction.poison & transaction.done
-
     def upcoming(self, index: int, following: Work | None = None) -> tuple[tuple[int, int], ...]:
         """(step, index) of what this rank will compute after ``index``, as far as it knows.
 
@@ -202,7 +199,7 @@ class Engine:
             communicator = self._groups.get(generation, self._timeouts.build)
             self.timing.reduced = time.monotonic()
             self._census = None
-            census = unit.reduce(communicator)
+            census = unit.reduce(communicator, transaction.poison & transaction.done)
             self._chaos.at(FaultPoint.BEFORE_VOTE)
             self._census = census
             if not self._ledger.enter(self.position, generation):

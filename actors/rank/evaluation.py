@@ -29,7 +29,6 @@ class Evaluation:
         self.work = Work(WorkKind.EVALUATION, microbatches)
         self._device = device
         self._contributions: dict[int, Contribution] = {}
-        self.passed: frozenset[int] = frozenset()
         self.place = ""
 
     def begin(self) -> None:
@@ -39,10 +38,10 @@ class Evaluation:
         """What was computed of one microbatch."""
         self._contributions[index] = Contribution(numbers=numbers)
 
-    def reduce(self, communicator: Communicator) -> Census:
+    def reduce(self, communicator: Communicator, poison: frozenset[int]) -> Census:
         # A loop that evaluates on one rank only must not meet the others' gradients.
         communicator.meet(self.place)
-        held = {**dict.fromkeys(self.passed, Contribution()), **self._contributions}
+        held = {**dict.fromkeys(poison, Contribution()), **self._contributions}
         # One number more than nothing: some backends refuse an empty collective.
         maxima = torch.zeros(1, dtype=torch.float64, device=self._device)
         return Statement(held, self.work.microbatches, (), maxima).begin(communicator).finish(communicator)

@@ -134,7 +134,6 @@ class Step:
                 while (index := engine.next_index()) is not None:
                     upcoming = engine.upcoming(index, self._following)
                     yield from self._compute(Microbatch(index, time.monotonic()), upcoming)
-                training.passed = engine.poison
                 settled = engine.settle()
             verdict, census = settled
             if verdict is Verdict.VOID:

@@ -131,7 +131,6 @@ class Run:
                     seed_everything(mix(seed, step, unit, index, _EVALUATION))
                     evaluation.add(index, numbers_of(eval_fn(batch)))
                     engine.done(index, started)
-                evaluation.passed = engine.poison
                 settled = engine.settle()
         self._on_stage("training")
         return dict(settled[1].numbers)

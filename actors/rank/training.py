@@ -48,7 +48,6 @@ class Training:
         self._chaos = chaos
         self._await_end = await_end
         self._contributions: dict[int, Contribution] = {}
-        self.passed: frozenset[int] = frozenset()
         self.signature: int | None = None
         self.stop = False
 
@@ -64,10 +63,10 @@ class Training:
         """What the user recorded in it."""
         self._contributions[index] = replace(self._contributions[index], numbers=numbers)
 
-    def reduce(self, communicator: Communicator) -> Census:
+    def reduce(self, communicator: Communicator, poison: frozenset[int]) -> Census:
         gradients = self._gradients
         touched = gradients.touched()
-        held = {**dict.fromkeys(self.passed, Contribution()), **self._contributions}
+        held = {**dict.fromkeys(poison, Contribution()), **self._contributions}
         if not gradients.finite():
             spoiled = torch.tensor(torch.inf)
             held = {index: replace(one, peak=spoiled) for index, one in held.items()}
