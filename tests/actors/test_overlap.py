@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -43,6 +43,24 @@ def chain() -> nn.Sequential:
 
 def data(index: int) -> Tensor:
     return torch.randn(3, 4, generator=torch.Generator().manual_seed(index))
+
+
+def assert_mean_alone(
+    gradients: GradientSum, model: nn.Sequential, indices: list[int], weight: float, late: Sequence[Tensor] = ()
+) -> None:
+    """A world of one reduces what is folded, and finds the mean gradient of these microbatches.
+
+    Args:
+        late: what threads of a dead group may still write into, at the worst moment.
+    """
+    together(1, lambda communicator: average(gradients, communicator, weight))
+    for output in late:
+        output.fill_(torch.nan)
+    gradients.publish([True] * 6)
+    expected = chain()
+    (sum(expected(data(index)).sum() for index in indices) / weight).backward()  # type: ignore[union-attr]
+    for parameter, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad)
 
 
 @both
@@ -170,12 +188,7 @@ def test_a_part_that_comes_after_all_breaks_the_group_not_the_sum() -> None:
     with pytest.raises(CommunicatorError, match="got another gradient after its bucket was sent"):
         gradients.exchange(early)
     gradients.forget()
-    together(1, lambda communicator: average(gradients, communicator, 1.0))
-    gradients.publish([True] * 6)
-    expected = chain()
-    (expected(data(0)).sum() + expected(data(1)).sum()).backward()
-    for parameter, other in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, other.grad)
+    assert_mean_alone(gradients, model, [0, 1], weight=1.0)
 
 
 def test_a_group_that_breaks_under_the_backward_breaks_only_the_exchange() -> None:
@@ -193,12 +206,7 @@ def test_a_group_that_breaks_under_the_backward_breaks_only_the_exchange() -> No
     with pytest.raises(CommunicatorError):
         gradients.exchange(dying)
     gradients.forget()
-    together(1, lambda communicator: average(gradients, communicator, 1.0))
-    gradients.publish([True] * 6)
-    expected = chain()
-    expected(data(0)).sum().backward()
-    for parameter, other in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, other.grad)
+    assert_mean_alone(gradients, model, [0], weight=1.0)
 
 
 def test_another_group_gets_everything_anew() -> None:
@@ -214,11 +222,4 @@ def test_another_group_gets_everything_anew() -> None:
         model(data(1)).sum().backward()
     gradients.fold()
     assert early.outputs
-    together(1, lambda communicator: average(gradients, communicator, 2.0))
-    for output in early.outputs:
-        output.fill_(torch.nan)
-    gradients.publish([True] * 6)
-    expected = chain()
-    ((expected(data(0)).sum() + expected(data(1)).sum()) / 2).backward()
-    for parameter, other in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, other.grad)
+    assert_mean_alone(gradients, model, [0, 1], weight=2.0, late=early.outputs)
