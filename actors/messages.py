@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..policies.world import Generation, Position, Work, World
+from ..policies.world import Generation, Position, Seat, Work, World
 
 PROTOCOL = 1
 
@@ -28,6 +28,26 @@ class Hello:
     pid: int
     node: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    seat: Seat | None = None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """To a controller that has taken over: the newest generation that this rank was told of, and where it stands.
+
+    Attributes:
+        abandoned: whether it promised to decide nothing in that generation.
+        position: first undecided position.
+        work: what is under way there, None if the rank has not come to it.
+        poison: indices of that position that nobody may compute.
+    """
+
+    incarnation: str
+    world: World
+    abandoned: bool
+    position: Position
+    work: Work | None = None
+    poison: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -83,6 +103,7 @@ class Heartbeat:
 
     Attributes:
         computed: microbatches computed so far.
+        busy: seconds that these took.
         work: what is under way at ``position``, None if the rank has not come to it.
         held: oldest step whose record it keeps, or will keep; it keeps all later ones too.
         records: what the last ping asked for, in the order of steps.
@@ -95,6 +116,7 @@ class Heartbeat:
     held: int = 0
     records: tuple[StepRecord, ...] = ()
     work: Work | None = None
+    busy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +125,8 @@ class Report:
 
     Attributes:
         abandons: the generation that it gave up.
+        promised: it will be told of no generation older than this one either; None if nobody has asked for that.
+        repeats: the replica whose indices these are, if it is that one's shadow.
         position: first undecided position.
         done: indices of that position whose gradients it holds.
         owed: indices that it still computes.
@@ -119,6 +143,8 @@ class Report:
     cause: str | None = None
     accused: str | None = None
     work: Work | None = None
+    repeats: int | None = None
+    promised: Generation | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +225,7 @@ class DriverHello:
     """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
 
 
-FromRank = Hello | Ready | Heartbeat | Report | Joined | Resumed | Raised | Finished | FaultFired
+FromRank = Hello | Ready | Serving | Heartbeat | Report | Joined | Resumed | Raised | Finished | FaultFired
 
 
 # --- from the controller to a rank
@@ -226,17 +252,40 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """Nobody can train now, because of ``reason``: a new generation may take ``seconds`` from here on to come."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Every member goes back to the state after ``step`` steps, which lies in ``source``."""
+
+    source: str
+    step: int
+
+
+@dataclass(frozen=True)
 class Open:
     """A new generation begins.
 
     Attributes:
         world: its members; ``world.generation`` names it.
         position: first undecided position; a member that stands one before it holds its sum and decides it alike.
-        indices: by incarnation, all indices that the member contributes to ``position``.
+        indices: by incarnation, all indices of ``position`` that the member computes.
         store: where its members meet.
         work: what is to be decided at ``position``; None if nobody has come to it: then there are no indices, and
             each member plans for itself when it does.
         poison: indices of ``position`` that nobody may compute: they contribute nothing.
+        shadows: members that compute what another one computes, with whose; what they add to a sum is nothing.
+        dropped: indices that nobody contributes; only a policy that is not exact drops any.
+        speeds: microbatches per second by replica, for plans that go by them.
+        leaving: members that begin no work any more, and will be let go when they have none.
+        sources: members that take up ``position`` with nothing done, and from whom they take the state before it;
+            from themselves, if they have it.
+        restore: set if the state is older than what was decided.
     """
 
     world: World
@@ -245,6 +294,12 @@ class Open:
     store: StoreAddress
     work: Work | None = None
     poison: frozenset[int] = frozenset()
+    shadows: Mapping[str, str] = field(default_factory=dict)
+    dropped: frozenset[int] = frozenset()
+    speeds: Mapping[int, float] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    restore: Restore | None = None
 
 
 @dataclass(frozen=True)
@@ -259,4 +314,4 @@ class Release:
     """The run is over: leave."""
 
 
-ToRank = Ping | Prepare | Open | Fenced | Release
+ToRank = Ping | Prepare | Open | Hold | Fenced | Release

@@ -4,15 +4,15 @@ Single-flight and re-entrant: there is one recovery; a new loss before the new g
 list of reports to wait for, a loss after that begins again at ``prepare`` under the next number.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ...actors.messages import Joined, Open, Prepare, Report, Resumed, StoreAddress
 from ...policies.recovery import decide
 from ...policies.remedies import LossFacts, Remedy
-from ...policies.world import Generation, Member, Position, Progress, Work, World
+from ...policies.world import Generation, Member, World
 from ..view import Phase, RecoveryRecord
 from .events import Action, Record, Send
+from .sharing import share
 from .state import Rank, Recovery, State
 from .verdicts import begun, fail, fence, unconfirmed
 
@@ -175,7 +175,7 @@ def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tu
         state, ending = begun(state, name, held.position, held.work)
         if ending:
             return state, ending
-    work, indices, lost = _share(state, world, position, reports)
+    work, indices, lost = share(state, world, position, reports)
     gone = tuple(member.seat for member in old.members if member.incarnation not in reports)
     lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *lost}))
     # Whoever is ahead has decided the position that the others are about to follow.
@@ -214,31 +214,6 @@ def store_address(state: State, generation: Generation) -> StoreAddress:
     assert state.store is not None
     host, port = state.store
     return StoreAddress(host, port, f"{state.settings.store_prefix}/{generation}")
-
-
-def _share(
-    state: State, world: World, position: Position, reports: Mapping[str, Report]
-) -> tuple[Work | None, dict[str, tuple[int, ...]], tuple[int, ...]]:
-    """The work of ``position`` if somebody has come to it, its indices by incarnation, and the lost ones among them."""
-    there = {name: held.work for name, held in reports.items() if held.position == position and held.work is not None}
-    work = next(iter(there.values()), None)
-    if work is None:
-        # Whoever comes to it plans for itself, in the new world.
-        return None, {}, ()
-    policy = state.settings.workload
-    seats = {member.seat.replica: member.incarnation for member in world.members if member.seat.coordinate == 0}
-    progress = {
-        replica: Progress(reports[name].done, reports[name].owed) if name in there else Progress()
-        for replica, name in seats.items()
-    }
-    assignment = policy.extend(progress, work.microbatches)
-    kept = {index for held in progress.values() for index in held.done | held.owed}
-    # What a survivor would have begun by itself is given out too, but it is not lost.
-    planned = policy.plan(_old_world(state).replicas, work.microbatches).indices
-    coming = {index for replica, name in seats.items() if name not in there for index in planned[replica]}
-    lost = tuple(sorted(set(range(work.microbatches)) - kept - coming))
-    indices = {member.incarnation: assignment.indices[member.seat.replica] for member in world.members}
-    return work, indices, lost
 
 
 def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:
