@@ -7,13 +7,17 @@ generation can be decided any more, whatever the training thread is about to see
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ...conf.errors import CommunicatorError, EverstepError
 from ...policies.workload import WorkloadPolicy
 from ...policies.world import Generation, Position, Work, WorkKind
 from ..messages import FromRank, Open, Prepare
-from .groups import Groups
 from .transaction import Transaction, Verdict
+
+if TYPE_CHECKING:
+    # Groups load torch; without them a ledger is as pure as its transaction.
+    from .groups import Groups
 
 
 class RecoveryTimeout(EverstepError):
@@ -35,7 +39,7 @@ class Ledger:
         self,
         incarnation: str,
         send: Callable[[FromRank], None],
-        groups: Groups,
+        groups: "Groups",
         workload: WorkloadPolicy,
         before_report: Callable[[], None] = lambda: None,
     ) -> None:
