@@ -1,6 +1,5 @@
 """The one typed configuration of a run, behind the YAML file and the Python call alike."""
 
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -9,15 +8,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import MISSING, OmegaConf
 
 from .chaos import Fault
 from .elastic import ElasticConfig
 from .errors import ConfigError
+from .files import structured, text_of
 from .scaling import Scaling, ScalingKeys
-from .shape import check_shape, explain
 
 
 class ClusterKind(StrEnum):
@@ -138,30 +135,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     Raises:
         ConfigError: anything that is wrong with either, in one line that names the file and the key.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ConfigError(f"{path}: cannot be read: {reason}; check the path") from None
-    return parse(text, source=str(path), folder=str(Path(path).parent), overrides=overrides)
+    return parse(text_of(path), source=str(path), folder=str(Path(path).parent), overrides=overrides)
 
 
 def parse(text: str, *, source: str = "<text>", folder: str = ".", overrides: Sequence[str] = ()) -> RunFile:
     """Read the text of a file; ``source`` names it in errors. See ``load``."""
-    said: object = None
-    try:
-        file = _read(text)
-        for override in overrides:
-            _override(file, override)
-        said = OmegaConf.to_container(file)
-        check_shape(said, _FileKeys)
-        return _run_file(OmegaConf.merge(OmegaConf.structured(_FileKeys), file), folder)
-    except ConfigError as error:
-        problem = str(error)
-    except OmegaConfBaseException as error:
-        problem = explain(error, said, _FileKeys)
-    where = f"{source} with {' '.join(overrides)}" if overrides else source
-    raise ConfigError(" ".join(f"{where}: {problem}".split()))
+    return structured(text, _FileKeys, lambda file: _run_file(file, folder), source, overrides)
 
 
 def dump(run: RunFile) -> str:
@@ -181,38 +160,6 @@ def dump(run: RunFile) -> str:
         raise ConfigError(f"config cannot be written to a file: {error}") from None
     # Through JSON and back, enums are names and tuples are lists; what looks like an interpolation is none.
     return str(OmegaConf.to_yaml(OmegaConf.create(json.loads(text.replace("${", r"\\${")))))
-
-
-def _read(text: str) -> DictConfig:
-    try:
-        file = OmegaConf.load(io.StringIO(text)) if text.strip() else None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"bad YAML: {_yaml_problem(error)}; mend it") from None
-    except (OSError, AssertionError):  # what OmegaConf raises for a lone number, bare or in quotes
-        file = None
-    if not isinstance(file, DictConfig):
-        raise ConfigError("it must be a mapping of keys, with name, train and elastic at least")
-    return file
-
-
-def _override(file: DictConfig, override: str) -> None:
-    key, equals, _ = override.partition("=")
-    if not (key.strip() and equals):
-        raise ConfigError(f"override {override!r} is not of the form key=value, as in elastic.seed=3")
-    try:
-        file.merge_with_dotlist([override])
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r} is bad YAML: {_yaml_problem(error)}; mend it") from None
-    except (OmegaConfBaseException, LookupError, TypeError, ValueError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"override {override!r} does not fit the file: {reason}; check its key") from None
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError):
-        return str(error)
-    line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-    return f"{line}{error.problem or error.context}"
 
 
 def _run_file(file: Any, folder: str) -> RunFile:
