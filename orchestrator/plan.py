@@ -59,7 +59,7 @@ class RunPlan:
             term=term,
             ranks=ranks,
             minimum=self.scaling.min_ranks // self.elastic.ranks_per_replica,
-            workload=workload_policy(self.elastic.workload),
+            workload=workload_policy(self.elastic.workload, self.scaling.max_ranks // self.elastic.ranks_per_replica),
             timeouts=self.elastic.timeouts,
             ranks_per_replica=self.elastic.ranks_per_replica,
             store_prefix=f"{self.run}/{uuid.uuid4().hex[:8]}",

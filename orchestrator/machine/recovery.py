@@ -175,9 +175,9 @@ def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tu
         state, ending = begun(state, name, held.position, held.work)
         if ending:
             return state, ending
-    work, indices, lost = share(state, world, position, reports)
+    shared = share(state, world, position, reports)
     gone = tuple(member.seat for member in old.members if member.incarnation not in reports)
-    lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *lost}))
+    lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *shared.lost}))
     # Whoever is ahead has decided the position that the others are about to follow.
     ahead = {
         name: Resumed(name, world.generation, held.position, (), 0.0, now, now)
@@ -195,12 +195,21 @@ def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tu
         reason=f"building the group of generation {recovery.generation}: {why}",
     )
     poison = state.poison.get(position.first, frozenset())
-    message = Open(world, position, indices, store_address(state, world.generation), work, poison)
+    message = Open(
+        world,
+        position,
+        shared.indices,
+        store_address(state, world.generation),
+        shared.work,
+        poison,
+        shared.shadows,
+        shared.dropped,
+    )
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
     facts = {
         "world": len(world.members),
         "step": position.step,
-        "lost_microbatches": list(lost),
+        "lost_microbatches": list(shared.lost),
         "reason": why,
     }
     return replace(state, world=world, recovery=recovery), [

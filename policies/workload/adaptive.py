@@ -3,37 +3,35 @@
 from collections.abc import Mapping, Sequence
 
 from ..world import Progress
-from .assignment import Assignment
+from .assignment import Assignment, WorkloadPolicy
 from .balanced import Balanced
 from .sharing import in_blocks, in_order, missing_from
 
 
-class AdaptiveWorld:
+class AdaptiveWorld(WorkloadPolicy):
     """Survivors go on with what they have, and the microbatches of the dead are dropped. For ablations only.
 
     It is not exact: after a loss a step sums fewer microbatches, so gradients are noisier and weights differ.
 
     Args:
-        quota: microbatches that every replica contributes to each step, so that later steps shrink too; None: only
-            the step of the loss does, later ones share all B among the survivors.
+        initial: replicas among which B is shared; as many as are missing, so many shares are dropped from every
+            step. With 1 only the step of the loss shrinks, and later ones share all B among the survivors.
 
     Raises:
-        ValueError: the quota is not positive.
+        ValueError: fewer than one.
     """
 
     exact = False
 
-    def __init__(self, quota: int | None = None) -> None:
-        if quota is not None and quota < 1:
-            raise ValueError(f"quota {quota} must be at least 1 microbatch of every replica")
-        self._quota = quota
+    def __init__(self, initial: int = 1) -> None:
+        if initial < 1:
+            raise ValueError(f"an initial world of {initial} replicas must have at least 1")
+        self._initial = initial
 
     def plan(self, replicas: Sequence[int], microbatches: int) -> Assignment:
-        if self._quota is None:
-            return _without(Balanced().plan(replicas, microbatches).indices, ())
         ordered = in_order(replicas)
-        starts = (self._quota * place for place in range(len(ordered)))
-        sizes = [max(0, min(self._quota, microbatches - start)) for start in starts]
+        shares = Balanced().plan(range(max(self._initial, len(ordered))), microbatches).indices
+        sizes = [len(shares[place]) for place in range(len(ordered))]
         return _without(in_blocks(ordered, sizes), tuple(range(sum(sizes), microbatches)))
 
     def extend(self, progress: Mapping[int, Progress], microbatches: int) -> Assignment:

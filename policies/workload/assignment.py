@@ -30,12 +30,23 @@ class Assignment:
 
 
 class WorkloadPolicy(Protocol):
-    """Gives the B microbatches of a step to replicas."""
+    """Gives the B microbatches of a step to replicas.
 
-    @property
-    def exact(self) -> bool:
-        """Whether every step sums every microbatch, whoever is lost."""
-        ...
+    Attributes:
+        exact: whether every step sums every microbatch, whoever is lost.
+        by_speed: whether it wants to be ``given`` speeds.
+    """
+
+    exact: bool = True
+    by_speed: bool = False
+
+    def given(self, speeds: Mapping[int, float]) -> "WorkloadPolicy":
+        """This policy, going by these speeds if it goes by any.
+
+        Args:
+            speeds: replica -> microbatches per second.
+        """
+        return self
 
     def plan(self, replicas: Sequence[int], microbatches: int) -> Assignment:
         """The assignment of a whole step. Everybody computes it alone, so it depends on nothing else."""

@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from ..world import Progress
-from .assignment import Assignment
+from .assignment import Assignment, WorkloadPolicy
 from .sharing import given_out, in_blocks, in_order, missing_from
 
 
-class Balanced:
+class Balanced(WorkloadPolicy):
     """Quotas differ by at most one: ⌊B/W⌋ or ⌈B/W⌉ microbatches each, as contiguous ranges."""
-
-    exact = True
 
     def plan(self, replicas: Sequence[int], microbatches: int) -> Assignment:
         ordered = in_order(replicas)

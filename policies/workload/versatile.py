@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from ..world import Progress
-from .assignment import Assignment
+from .assignment import Assignment, WorkloadPolicy
 from .published import advance
 from .sharing import given_out, in_blocks, in_order, missing_from
 
 
-class Versatile:
+class Versatile(WorkloadPolicy):
     """Majors compute G = ⌈B/W⌉ microbatches each, at most one minor the rest, and leftovers are shadows.
 
     The published spare may stand in for any major, since samples are exchangeable there. Here every index is to be
@@ -20,8 +20,6 @@ class Versatile:
     shadow of its own, and what nobody has is given out, whatever else happened. And a shadow is admitted only with
     indices that nobody else has.
     """
-
-    exact = True
 
     def plan(self, replicas: Sequence[int], microbatches: int) -> Assignment:
         ordered = in_order(replicas)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ..world import Progress
-from .assignment import Assignment
+from .assignment import Assignment, WorkloadPolicy
 from .sharing import given_out, in_blocks, in_order, missing_from, soonest
 
 
-class Weighted:
+class Weighted(WorkloadPolicy):
     """Quotas by measured speed, such that the last replica is done as early as it can be.
 
     Every rank plans alone, so all of them must be given the same speeds. These are rounded to three significant
@@ -23,9 +23,9 @@ class Weighted:
         ValueError: a speed is not a positive number.
     """
 
-    exact = True
+    by_speed = True
 
-    def __init__(self, speeds: Mapping[int, float]) -> None:
+    def __init__(self, speeds: Mapping[int, float] = MappingProxyType({})) -> None:
         for replica, speed in speeds.items():
             if not (math.isfinite(speed) and speed > 0):
                 raise ValueError(f"speed {speed!r} of replica {replica} must be positive microbatches per second")
@@ -33,6 +33,9 @@ class Weighted:
             {replica: float(f"{speeds[replica]:.2e}") for replica in sorted(speeds)}
         )
         self._usual = statistics.median(self.speeds.values()) if speeds else 1.0
+
+    def given(self, speeds: Mapping[int, float]) -> "Weighted":
+        return Weighted(speeds)
 
     def plan(self, replicas: Sequence[int], microbatches: int) -> Assignment:
         ordered = in_order(replicas)

@@ -93,7 +93,7 @@ def test_a_promise_that_does_not_bind_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_microbatches_that_are_given_out_while_they_are_computed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "Progress", lambda done=frozenset(), owed=frozenset(): Progress(done))
+    monkeypatch.setattr(sharing, "Progress", lambda done=frozenset(), owed=frozenset(), repeats=None: Progress(done))
     found = first_violation()
     assert "not owed" in found or "were given to others" in found
 
@@ -135,9 +135,9 @@ def test_survivors_that_get_no_share_of_what_they_had_not_begun_are_found(monkey
     share = recovery.share
 
     def only_to_those_who_began(state: Any, world: Any, position: Any, reports: Any) -> Any:
-        work, indices, lost = share(state, world, position, reports)
+        shared = share(state, world, position, reports)
         began = {name for name, held in reports.items() if held.position == position and held.work is not None}
-        return work, {name: mine if name in began else () for name, mine in indices.items()}, lost
+        return replace(shared, indices={name: mine if name in began else () for name, mine in shared.indices.items()})
 
     monkeypatch.setattr(recovery, "share", only_to_those_who_began)
     assert " summed " in first_violation()

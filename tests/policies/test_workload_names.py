@@ -1,24 +1,36 @@
-"""Workload policies by name, and which of them keep every step whole."""
+"""Workload policies by name, which of them keep every step whole, and which want speeds."""
 
 import pytest
 from everstep.policies.workload import AdaptiveWorld, Balanced, Versatile, Weighted, workload_policy
 
+NAMES = {"balanced": Balanced, "versatile": Versatile, "weighted": Weighted, "adaptive_world": AdaptiveWorld}
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("balanced", Balanced), ("versatile", Versatile), ("adaptive_world", AdaptiveWorld)]
-)
+
+@pytest.mark.parametrize(("name", "kind"), NAMES.items())
 def test_policies_by_name(name: str, kind: type) -> None:
     assert type(workload_policy(name)) is kind
 
 
-@pytest.mark.parametrize("name", ["fair", "weighted", "", "Balanced"])
+@pytest.mark.parametrize("name", ["fair", "", "Balanced"])
 def test_others_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown workload policy '{name}'; use one of: balanced, versatile, adapt"):
+    names = "balanced, versatile, weighted, adaptive_world"
+    with pytest.raises(ValueError, match=f"unknown workload policy '{name}'; use one of: {names}"):
         workload_policy(name)
 
 
-def test_only_the_strawman_is_not_exact() -> None:
-    assert workload_policy("balanced").exact
-    assert workload_policy("versatile").exact
-    assert Weighted({}).exact
-    assert not workload_policy("adaptive_world").exact
+def test_only_the_strawman_is_not_exact_and_is_told_how_many_there_were() -> None:
+    assert [name for name in NAMES if not workload_policy(name).exact] == ["adaptive_world"]
+    assert workload_policy("adaptive_world", 4).plan([0, 1, 2], 8).dropped == (6, 7)
+
+
+def test_only_one_goes_by_speeds() -> None:
+    assert [name for name in NAMES if workload_policy(name).by_speed] == ["weighted"]
+    speeds = {0: 1.0, 1: 3.0}
+    for name in NAMES:
+        policy = workload_policy(name)
+        if not policy.by_speed:
+            assert policy.given(speeds) is policy
+    given = workload_policy("weighted").given(speeds)
+    assert isinstance(given, Weighted)
+    assert given.speeds == speeds
+    assert given.given({}).plan([0, 1], 8) == Weighted().plan([0, 1], 8)
