@@ -58,12 +58,14 @@ class Ready:
         signatures: SHA-256 by tensor name of the initial state; equal on all members or they may not train.
         steps: optimizer steps in all.
         facts: other facts that must be equal on all members (data set length, microbatch size, ...).
+        state_bytes: of parameters, optimizer and all else that a rank in this place would be given.
     """
 
     incarnation: str
     signatures: Mapping[str, str]
     steps: int
     facts: Mapping[str, str] = field(default_factory=dict)
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ class Controller:
             case Publish(records):
                 self._publisher.publish(records)
             case StartRank(incarnation, seat):
+                assert seat is not None, "the settings of a real run ask for no spares"
                 self._cluster.start(incarnation, seat)
             case KillRank(incarnation, _):
                 self._cluster.kill(incarnation)

@@ -13,6 +13,7 @@ class Phase(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RECOVERING = "recovering"
+    WAITING = "waiting for capacity"
     FINISHING = "finishing"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -35,6 +36,7 @@ class RecoveryRecord:
         lost: seats that left, as ``replica.coordinate``.
         lost_microbatches: indices that survivors computed again.
         phases: seconds by phase, in the order in which they happened; ``total`` is their sum.
+        decision: how it was answered, and why, in one line.
     """
 
     generation: str
@@ -45,15 +47,19 @@ class RecoveryRecord:
     lost: tuple[str, ...] = ()
     lost_microbatches: tuple[int, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
+    decision: str = ""
 
 
 @dataclass(frozen=True)
 class MemberView:
-    """One rank as the controller sees it. ``silent_s`` is the time since it was last heard of, in seconds."""
+    """One rank as the controller sees it. ``silent_s`` is the time since it was last heard of, in seconds.
+
+    A spare, and whoever is still to join, has no replica and no coordinate; its status is ``parked``.
+    """
 
     incarnation: str
-    replica: int
-    coordinate: int
+    replica: int | None
+    coordinate: int | None
     status: str
     node: str = ""
     pid: int = 0
@@ -80,6 +86,9 @@ class RunState:
         weight_per_s: weight per second of late.
         model_flops_per_s: model FLOPs per second of late, of all ranks together; None if nobody knows.
         first_cause: the first failure of the run, None while there was none.
+        decision: how the last loss was answered, and why, in one line.
+        target: replicas that there should be.
+        parked: ranks that are ready and no members: spares, and those that are still to join.
         recoveries: finished recoveries, oldest first.
         faults_fired: planned faults that were seen to fire.
         warnings: what went wrong beside the training, one line each.
@@ -102,6 +111,9 @@ class RunState:
     weight_per_s: float | None = None
     model_flops_per_s: float | None = None
     first_cause: str | None = None
+    decision: str = ""
+    target: int = 0
+    parked: int = 0
     recoveries: tuple[RecoveryRecord, ...] = ()
     faults_fired: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """How to go on after a loss: policies that choose among the possible remedies. Pure: facts in, a decision out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 from .bounds import refuse_below
@@ -29,6 +29,10 @@ class RecoveryDecision:
 class RecoveryPolicy(Protocol):
     """Answers a loss."""
 
+    def given(self, costs: Costs) -> "RecoveryPolicy":
+        """The same policy with these measured times, if it goes by any and was given none."""
+        ...
+
     def decide(self, facts: LossFacts) -> RecoveryDecision:
         """The remedy for these facts."""
         ...
@@ -41,22 +45,27 @@ class Auto:
     What a spare would be worth at a later loss is not counted.
 
     Attributes:
-        costs: measured times.
+        costs: times to predict with; None: those that are measured while the run goes on (``given``).
         horizon: how much training to look at, in seconds of the world before the loss.
         patience: seconds that training may wait for capacity in all.
     """
 
-    costs: Costs
+    costs: Costs | None = None
     horizon: float = 600.0
     patience: float = 600.0
 
     def __post_init__(self) -> None:
         refuse_below(0, horizon=self.horizon, patience=self.patience)
 
+    def given(self, costs: Costs) -> "Auto":
+        return self if self.costs is not None else replace(self, costs=costs)
+
     def decide(self, facts: LossFacts) -> RecoveryDecision:
         options = possible(facts, self.patience)
         if not options:
             return _end(facts)
+        if self.costs is None:
+            raise ValueError("auto cannot decide without costs; see given()")
         delays = {
             remedy: delay(facts, option, self.costs, self.horizon, self.patience) for remedy, option in options.items()
         }
@@ -82,6 +91,9 @@ class _Preferring:
 
     def __post_init__(self) -> None:
         refuse_below(0, patience=self.patience)
+
+    def given(self, costs: Costs) -> "_Preferring":
+        return self
 
     def decide(self, facts: LossFacts) -> RecoveryDecision:
         options = possible(facts, self.patience)
@@ -112,8 +124,10 @@ class Restart(_Preferring):
     ORDER = (Remedy.REFORM, Remedy.RESTORE_VAULT, Remedy.SHRINK, Remedy.SWAP, Remedy.COMPLETE, Remedy.WAIT)
 
 
-def recovery_policy(name: str, costs: Costs, horizon: float = 600.0, patience: float = 600.0) -> RecoveryPolicy:
-    """The policy of this name.
+def recovery_policy(
+    name: str, costs: Costs | None = None, horizon: float = 600.0, patience: float = 600.0
+) -> RecoveryPolicy:
+    """The policy of this name; without costs ``auto`` goes by those that it is given while the run goes on.
 
     Raises:
         ValueError: no policy has this name.
@@ -124,11 +138,6 @@ def recovery_policy(name: str, costs: Costs, horizon: float = 600.0, patience: f
     if name not in fixed:
         raise ValueError(f"unknown recovery policy {name!r}; use one of: auto, {', '.join(fixed)}")
     return fixed[name](patience)
-
-
-def decide(facts: LossFacts) -> RecoveryDecision:
-    """Shrink to the survivors while they suffice, and wait for nobody."""
-    return Shrink().decide(facts)
 
 
 def _take(

@@ -1,7 +1,11 @@
 """The identities and facts that every layer shares: who is a member, of which generation, at which place."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cached_property
+from itertools import groupby, pairwise
+from operator import attrgetter
 
 
 @dataclass(frozen=True, order=True)
@@ -108,28 +112,36 @@ class World:
 
     def __post_init__(self) -> None:
         seats = [member.seat for member in self.members]
-        if seats != sorted(set(seats)):
+        if any(not one < two for one, two in pairwise(seats)):
             raise ValueError(f"members must be sorted by distinct seats, got {[str(seat) for seat in seats]}")
-        for replica in self.replicas:
-            held = [seat.coordinate for seat in seats if seat.replica == replica]
+        for replica, group in groupby(seats, key=attrgetter("replica")):
+            held = [seat.coordinate for seat in group]
             if held != list(range(self.ranks_per_replica)):
                 raise ValueError(f"replica {replica} holds coordinates {held}, not all {self.ranks_per_replica}")
 
-    @property
+    @cached_property
     def replicas(self) -> tuple[int, ...]:
         """Ids of the replicas, ascending. They keep their ids when others leave."""
-        return tuple(sorted({member.seat.replica for member in self.members}))
+        return tuple(dict.fromkeys(member.seat.replica for member in self.members))
 
     @property
     def incarnations(self) -> tuple[str, ...]:
         return tuple(member.incarnation for member in self.members)
 
     def member(self, incarnation: str) -> Member | None:
-        return next((member for member in self.members if member.incarnation == incarnation), None)
+        return self._by_incarnation.get(incarnation)
 
     def peers(self, coordinate: int) -> tuple[Member, ...]:
         """Members of all replicas at one coordinate: those who reduce with each other."""
         return tuple(member for member in self.members if member.seat.coordinate == coordinate)
+
+    @cached_property
+    def _by_incarnation(self) -> Mapping[str, Member]:
+        return {member.incarnation: member for member in self.members}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Only what was given travels; the rest follows from it."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,59 @@ class Warned:
     text: str
 
 
-Event = Started | Heard | Ended | Refused | StoreOpened | Tick | StopRequested | Warned
+@dataclass(frozen=True)
+class NodeLost:
+    """A node is gone or out of reach, with all that lived there; ``cause`` is one line."""
+
+    node: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class NodeDraining:
+    """A node is to be left; ``reason`` is one line."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Somebody outside wants so many replicas from now on."""
+
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """The cluster has room for so many replicas beside all ranks that were asked for."""
+
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The state after ``step`` steps lies in ``source`` (vault or storage), whole."""
+
+    source: str
+    step: int
+
+
+Event = (
+    Started
+    | Heard
+    | Ended
+    | Refused
+    | StoreOpened
+    | Tick
+    | StopRequested
+    | Warned
+    | NodeLost
+    | NodeDraining
+    | Resize
+    | Room
+    | Saved
+)
 
 
 # --- actions
@@ -74,8 +126,11 @@ Event = Started | Heard | Ended | Refused | StoreOpened | Tick | StopRequested |
 
 @dataclass(frozen=True)
 class StartRank:
+    """Ask for a rank on none of the nodes to ``avoid``; without a seat it is parked until it is given one."""
+
     incarnation: str
-    seat: Seat
+    seat: Seat | None
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
 """From the machine's memory to what the outside sees."""
 
+from collections.abc import Iterable
+
 from ...conf.errors import TrainingFailedError
 from ..view import MemberView, Phase, RunState
 from .records import rates
-from .state import State
+from .state import Rank, Recovery, Standing, State
+from .verdicts import unconfirmed
 
 
 def look(state: State, now: float) -> RunState:
@@ -18,7 +21,7 @@ def look(state: State, now: float) -> RunState:
     return RunState(
         run=state.settings.run,
         phase=state.phase,
-        reason=_reason(state),
+        reason=_reason(state, now),
         generation=str(world.generation) if world else "",
         step=step,
         steps=steps,
@@ -26,9 +29,9 @@ def look(state: State, now: float) -> RunState:
         members=tuple(
             MemberView(
                 rank.incarnation,
-                rank.seat.replica,
-                rank.seat.coordinate,
-                rank.standing.value,
+                rank.seat.replica if rank.seat else None,
+                rank.seat.coordinate if rank.seat else None,
+                _status(state, rank),
                 rank.node,
                 rank.pid,
                 rank.position.step,
@@ -42,6 +45,9 @@ def look(state: State, now: float) -> RunState:
         weight_per_s=weight_per_s,
         model_flops_per_s=flops_per_s,
         first_cause=state.first_cause,
+        decision=state.decision,
+        target=state.target,
+        parked=len(state.parked),
         recoveries=state.recoveries,
         faults_fired=state.faults_fired,
         warnings=state.warnings,
@@ -61,24 +67,49 @@ def failures(state: State) -> dict[int, Exception]:
             rank.raised.error if rank.raised else rank.cause, rank.raised.traceback if rank.raised else None
         )
         for rank in state.ranks.values()
-        if rank.raised or rank.cause
+        if rank.seat and (rank.raised or rank.cause) and rank.standing is not Standing.LEFT
     }
     return found or {-1: TrainingFailedError(state.error or "the run failed")}
 
 
-def _reason(state: State) -> str:
+def _reason(state: State, now: float) -> str:
     if state.error:
         return state.error
     if state.recovery is not None:
-        return f"{state.recovery.cause}; {state.recovery.reason or 'asking the survivors'}"
+        return f"{state.recovery.cause}; {_awaited(state, state.recovery, now)}"
     if not state.ranks:
         return "starting ranks"
     if state.phase is Phase.STARTING:
-        missing = [str(rank.seat) for rank in state.living if rank.ready is None]
+        missing = [str(rank.seat) for rank in state.living if rank.seat and rank.ready is None]
         return f"waiting for ranks {', '.join(missing)} to reach begin" if missing else "opening the first generation"
     if state.finishing and not state.phase.ended:
         return "waiting for the training function to return on every rank"
     return "all steps are applied" if state.phase is Phase.SUCCEEDED else "training"
+
+
+def _awaited(state: State, recovery: Recovery, now: float) -> str:
+    """What a change of the world is waiting for."""
+    if recovery.waiting:
+        return f"{recovery.reason}; until {max(0.0, recovery.deadline - now):.0f} s from now"
+    if recovery.opened:
+        return f"building the group of generation {recovery.generation}: {recovery.reason}"
+    parts = []
+    if recovery.silent:
+        parts.append("reports of " + _some(state, recovery.silent))
+    if doomed := unconfirmed(state, now):
+        parts.append("the end of fenced " + _some(state, [rank.incarnation for rank in doomed]))
+    return "waiting for " + " and ".join(parts) if parts else "asking the survivors"
+
+
+def _some(state: State, incarnations: Iterable[str]) -> str:
+    titles = [state.ranks[name].title.removeprefix("rank ") for name in sorted(incarnations)]
+    return f"ranks {', '.join(titles[:8])}" + (f" and {len(titles) - 8} more" if len(titles) > 8 else "")
+
+
+def _status(state: State, rank: Rank) -> str:
+    if rank.incarnation in state.parked:
+        return "parked"
+    return "leaving" if rank.incarnation in state.leaving else rank.standing.value
 
 
 def _metrics(state: State) -> dict[str, object]:

@@ -1,65 +1,95 @@
-"""Ranks that come and go: from the start to the first generation, and what the end of one means."""
+"""Ranks that come and go: from the start to the first generation, who joins and leaves later, what an end means."""
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 
-from ...actors.messages import Hello, Open, Ready
+from ...actors.messages import Hello, Ready
 from ...monitors.agreement import Difference, first_difference
-from ...policies.world import Generation, Position, Seat, World
+from ...policies.values import changed
+from ...policies.world import Member, Position, Seat, WorkKind
 from ..view import Phase
 from . import recovery
-from .events import Action, KillRank, Record, Send, StartRank
+from .asking import ask, failed
+from .events import Action, KillRank, Record, StartRank
+from .opening import PARKED_S, hold, open_first
+from .roster import Roster
 from .state import Rank, Standing, State
-from .verdicts import fail, succeed
+from .verdicts import fail, fence, succeed
+
+Step = tuple[State, list[Action]]
 
 
-def start(state: State, now: float) -> tuple[State, list[Action]]:
-    """Ask for every rank, in the order of the seats."""
-    size = state.settings.ranks_per_replica
-    ranks = {
-        name: Rank(name, Seat(place // size, place % size), last_heard=now)
-        for place, name in enumerate(state.settings.ranks)
-    }
+def start(state: State, now: float) -> Step:
+    """Ask for every rank, in the order of the seats; spares come last."""
+    settings = state.settings
+    size, seated = settings.ranks_per_replica, len(settings.ranks) - settings.spares
+    ranks = {}
+    for place, name in enumerate(settings.ranks):
+        seat = Seat(place // size, place % size) if place < seated else None
+        ranks[name] = Rank(name, seat, asked=now, last_heard=now)
     actions: list[Action] = [StartRank(rank.incarnation, rank.seat) for rank in ranks.values()]
-    return replace(state, ranks=ranks, started=now), actions
+    state = changed(state, ranks=state.ranks.update(ranks), serial=len(ranks), target=settings.replicas, started=now)
+    return state, actions
 
 
-def hello(state: State, incarnation: str, message: Hello) -> tuple[State, list[Action]]:
+def hello(state: State, incarnation: str, message: Hello) -> Step:
     """A rank's process is up."""
     return (
         state.rank(incarnation, pid=message.pid, node=message.node, environment=message.environment),
-        [Record("rank up", facts={"rank": str(state.ranks[incarnation].seat), "pid": message.pid})],
+        [Record("rank up", facts={"rank": state.ranks[incarnation].title, "pid": message.pid})],
     )
 
 
-def ready(state: State, incarnation: str, message: Ready, now: float) -> tuple[State, list[Action]]:
-    """A rank stands in ``begin``."""
-    if state.ranks[incarnation].ready is not None:
+def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
+    """A rank stands in ``begin``: it begins with the others, or it is parked until it is needed."""
+    rank = state.ranks[incarnation]
+    if rank.ready is not None:
         return state, []
-    return try_open(state.rank(incarnation, ready=message, standing=Standing.READY), now)
+    state = state.rank(incarnation, ready=message, standing=Standing.READY, start_s=now - rank.asked)
+    state = changed(state, aborted=0)
+    if rank.seat is not None and state.world is None:
+        return try_open(state, now)
+    state = changed(state, parked=state.parked.set(incarnation, None))
+    if state.world is None:
+        return state, []
+    # The others were equal when they began, so one of them speaks for all.
+    if difference := _unequal([*state.members[:1], state.ranks[incarnation]]):
+        return fence(state, incarnation, _explain(difference), now)
+    actions: list[Action] = [
+        Record("parked", facts={"rank": rank.title}),
+        hold(state, incarnation, PARKED_S, "it is not needed yet"),
+    ]
+    if state.recovery is not None and state.recovery.waiting:
+        state, more = recovery.plan(state, now)
+    else:
+        state, more = settle(state, now)
+    return state, [*actions, *more]
 
 
-def ended(state: State, incarnation: str, cause: str, now: float) -> tuple[State, list[Action]]:
+def ended(state: State, incarnation: str, cause: str, now: float) -> Step:
     """A rank is gone."""
     rank = state.ranks[incarnation]
-    if rank.standing is Standing.GONE:
-        return state, [Record("end confirmed", facts={"rank": str(rank.seat), "cause": cause})]
     was = rank.standing
+    if was in (Standing.GONE, Standing.LEFT):
+        state = state.rank(incarnation, standing=Standing.GONE)
+        return state, [Record("end confirmed", facts={"rank": rank.title, "cause": cause})]
     cause = rank.cause or cause
-    state = state.rank(incarnation, standing=Standing.GONE, cause=cause)
+    member = state.is_member(incarnation)
+    state = state.lost(incarnation, standing=Standing.GONE, cause=cause)
     if state.phase.ended:
         return state, []
-    said = f"rank {rank.seat}: {cause}"
-    state = replace(state, first_cause=state.first_cause or said)
+    said = f"{rank.title}: {cause}"
+    state = changed(state, first_cause=state.first_cause or said)
     # A broken connection is not yet a dead process; killing it again is harmless, trusting it is not.
-    record = Record("rank gone", facts={"rank": str(rank.seat), "cause": cause})
+    record = Record("rank gone", facts={"rank": rank.title, "cause": cause})
     kill = KillRank(incarnation, cause)
-    world = state.world
-    if world is None:
+    if was is not Standing.FENCED:
+        state = failed(state, rank, cause, now)
+    if state.world is None:
         state, actions = try_open(state, now)
     elif was is Standing.FENCED:
         state, actions = recovery.plan(state, now)
-    elif world.member(incarnation) is None:
-        return state, [record, kill]
+    elif not member:
+        state, actions = refill(state, now)
     elif (ending := succeed(state))[0].phase.ended:
         # The others have applied every step: nothing of the lost rank is needed any more.
         state, actions = ending
@@ -67,15 +97,97 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> tuple[State
         state, actions = recovery.begin(recovery.explain(state, said), said, now)
         state, more = recovery.plan(state, now)
         actions = [*actions, *more]
+        state, more = refill(state, now)
+        actions = [*actions, *more]
     return state, [record, kill, *actions]
 
 
-def try_open(state: State, now: float) -> tuple[State, list[Action]]:
-    """Open the first generation once every living rank is ready, or enough are when the patience ends."""
-    if state.world is not None or state.store is None:
+def refill(state: State, now: float) -> Step:
+    """Ask for ranks in the place of those that are gone, if that is wanted."""
+    waits = state.phase is Phase.WAITING
+    wanted = (state.settings.replaces and state.world is not None) or waits
+    return ask(state, now) if wanted and not (state.phase.ended or state.finishing) else (state, [])
+
+
+def resize(state: State, replicas: int, now: float) -> Step:
+    """More replicas are asked for, fewer leave: those with the highest ids."""
+    if replicas < state.settings.minimum:
+        text = f"{replicas} replicas are fewer than the minimum of {state.settings.minimum}: the world stays as it is"
+        return changed(state, warnings=(*state.warnings, text)), [Record("warning", facts={"text": text})]
+    state = changed(state, target=replicas)
+    record = Record("resized", facts={"replicas": replicas})
+    if state.world is None:
+        return state, [record]
+    staying = [each for each in state.world.replicas if not _leaves(state, each)]
+    state = _leave(state, lambda member: member.seat.replica in staying[replicas:])
+    state, asked = ask(state, now)
+    state, actions = settle(state, now)
+    return state, [record, *asked, *actions]
+
+
+def drain(state: State, node: str, reason: str, now: float) -> Step:
+    """Whoever lives on a node leaves it; a replica leaves as a whole. Others are asked for elsewhere."""
+    if node in state.draining:
         return state, []
-    living = state.living
-    there = tuple(rank for rank in living if rank.ready is not None)
+    state = changed(state, draining=state.draining | {node})
+    record = Record("draining", facts={"node": node, "reason": reason})
+    actions: list[Action] = []
+    for rank in state.living:
+        if rank.node == node and not state.is_member(rank.incarnation) and state.world is not None:
+            state, more = dismiss(state, rank.incarnation, f"its node is left: {reason}")
+            actions += more
+    held = state.world.members if state.world is not None else ()
+    there = {member.seat.replica for member in held if member.node == node}
+    state = _leave(state, lambda member: member.seat.replica in there)
+    state, asked = refill(state, now)
+    state, more = settle(state, now)
+    return state, [record, *actions, *asked, *more]
+
+
+def node_lost(state: State, node: str, cause: str, now: float) -> Step:
+    """Everybody who lived on a node is shut out, whatever is heard of it later."""
+    actions: list[Action] = [Record("node lost", facts={"node": node, "cause": cause})]
+    there = [rank for rank in state.living if rank.node == node]
+    hit = any(state.is_member(rank.incarnation) for rank in there)
+    for rank in there:
+        state, more = fence(state, rank.incarnation, f"node {node}: {cause}", now)
+        actions += more
+    if state.world is None:
+        state, more = try_open(state, now)
+    elif hit:
+        state, more = succeed(state)
+        if not state.phase.ended:
+            state, more = recovery.begin(recovery.explain(state, f"node {node}: {cause}"), f"node {node}: {cause}", now)
+    else:
+        more = []
+    state, asked = refill(state, now)
+    return state, [*actions, *more, *asked]
+
+
+def dismiss(state: State, incarnation: str, reason: str) -> Step:
+    """A rank that is no member is not needed any more; that is no failure."""
+    title = state.ranks[incarnation].title
+    state = state.lost(incarnation, standing=Standing.LEFT, cause=reason)
+    return state, [KillRank(incarnation, reason), Record("dismissed", facts={"rank": title, "reason": reason})]
+
+
+def settle(state: State, now: float) -> Step:
+    """Begin to change the world if ranks are to join or to leave and nothing else is under way."""
+    if state.phase is not Phase.RUNNING or state.recovery is not None or state.finishing or state.world is None:
+        return state, []
+    newest = max(state.begun, default=None)
+    reason = _wanted(state, newest)
+    if reason is None:
+        return state, []
+    return recovery.begin(changed(state, tried=newest), reason, now, planned=True)
+
+
+def try_open(state: State, now: float) -> Step:
+    """Open the first generation once every seated rank is ready, or enough are when the patience ends."""
+    if state.world is not None or state.store is None or not state.ranks:
+        return state, []
+    living = [rank for rank in state.living if rank.seat is not None]
+    there = [rank for rank in living if rank.ready is not None]
     size = state.settings.ranks_per_replica
     minimum = state.settings.minimum * size
     if len(living) < minimum:
@@ -91,41 +203,67 @@ def try_open(state: State, now: float) -> tuple[State, list[Action]]:
             f"{len(there)} of {minimum} ranks reached begin within {state.settings.timeouts.start:g} s; "
             f"missing: {seats} (are there enough resources?)",
         )
-    left_out: list[Action] = [KillRank(rank.incarnation, "not ready in time") for rank in living if rank.ready is None]
+    actions: list[Action] = []
     for rank in living:
         if rank.ready is None:
-            state = state.rank(rank.incarnation, standing=Standing.FENCED, fenced=now, cause="not ready in time")
-    whole = {
-        replica
-        for replica in {rank.seat.replica for rank in there}
-        if sum(rank.seat.replica == replica for rank in there) == size
-    }
-    there = tuple(rank for rank in there if rank.seat.replica in whole)
-    if difference := _unequal(there):
+            state = state.lost(rank.incarnation, standing=Standing.FENCED, fenced=now, cause="not ready in time")
+            actions.append(KillRank(rank.incarnation, "not ready in time"))
+    members = _whole(there, size)
+    if difference := _unequal([state.ranks[member.incarnation] for member in members]):
         return fail(state, _explain(difference))
-    state, actions = _open_first(state, there)
-    return state, [*left_out, *actions]
+    state, more = open_first(state, Roster(members, {}))
+    return state, [*actions, *more]
 
 
-def _open_first(state: State, ranks: tuple[Rank, ...]) -> tuple[State, list[Action]]:
-    number = state.number + 1
-    generation = Generation(state.settings.term, number)
-    members = tuple(recovery.member_of(rank) for rank in sorted(ranks, key=lambda rank: rank.seat))
-    world = World(generation, members, state.settings.ranks_per_replica)
-    for rank in ranks:
-        state = state.rank(rank.incarnation, standing=Standing.MEMBER)
-    state = replace(state, world=world, number=number, phase=Phase.RUNNING)
-    message = Open(world, Position(0), {}, recovery.store_address(state, generation))
-    actions: list[Action] = [Send(member.incarnation, message) for member in members]
-    return state, [Record("opened", generation, {"world": len(members), "step": 0}), *actions]
+def _whole(ranks: Iterable[Rank], size: int) -> tuple[Member, ...]:
+    """The members of replicas that are whole, in the order of their seats."""
+    seated = sorted((rank.seat, rank) for rank in ranks if rank.seat is not None)
+    held: dict[int, list[Member]] = {}
+    for seat, rank in seated:
+        held.setdefault(seat.replica, []).append(Member(rank.incarnation, seat, rank.node))
+    return tuple(member for group in held.values() if len(group) == size for member in group)
 
 
-def _unequal(ranks: tuple[Rank, ...]) -> Difference | None:
+def _leaves(state: State, replica: int) -> bool:
+    held = state.world.members if state.world is not None else ()
+    return any(member.seat.replica == replica and member.incarnation in state.leaving for member in held)
+
+
+def _leave(state: State, chosen: Callable[[Member], bool]) -> State:
+    """These members are to leave, and have not been told yet."""
+    leaving = state.leaving
+    for member in state.world.members if state.world is not None else ():
+        if chosen(member) and state.is_member(member.incarnation) and member.incarnation not in leaving:
+            leaving = leaving.set(member.incarnation, None)
+    return changed(state, leaving=leaving)
+
+
+def _wanted(state: State, newest: Position | None) -> str | None:
+    """Why the world should change now, None if it should not."""
+    told = list(state.leaving.values())
+    if None in told:
+        return f"{told.count(None)} ranks are told to leave"
+    if newest is None:
+        return None
+    if any(position is not None and position.first < newest.first for position in told):
+        return "ranks leave that have nothing left to do"
+    assert state.world is not None
+    size = state.settings.ranks_per_replica
+    staying = len(state.world.replicas) - len(state.leaving) // size
+    can_join = newest != state.tried and state.begun[newest][1].kind is WorkKind.TRAINING
+    if can_join and len(state.parked) >= size and staying < state.target:
+        return f"{min(len(state.parked) // size, state.target - staying)} replicas join"
+    if can_join and staying < state.settings.minimum:
+        return f"{staying} replicas are fewer than the minimum of {state.settings.minimum}"
+    return None
+
+
+def _unequal(ranks: Iterable[Rank]) -> Difference | None:
     """The first fact on which members differ that must be equal for exact training."""
     facts = {}
     for rank in ranks:
         assert rank.ready is not None
-        facts[str(rank.seat)] = {
+        facts[rank.title.removeprefix("rank ")] = {
             **{f"environment {key}": value for key, value in rank.environment.items()},
             **rank.ready.facts,
             "steps": str(rank.ready.steps),

@@ -6,9 +6,9 @@ that rank dies another one is asked. The same record may come twice; steps are c
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...actors.messages import Heartbeat, Ping, StepRecord
+from ...policies.values import changed
 from .events import Action, Publish, Record, Send
 from .state import Rank, Standing, State
 
@@ -24,7 +24,7 @@ def heard(state: State, incarnation: str, message: Heartbeat) -> tuple[State, li
     # A rank keeps its records without a gap: they follow on, or another rank must give an older one first.
     if not new or new[0].step > state.recorded:
         return state, actions
-    state = replace(state, recorded=new[-1].step + 1, record=new[-1], pace=_pace(state.pace, new))
+    state = changed(state, recorded=new[-1].step + 1, record=new[-1], pace=_pace(state.pace, new))
     return state, [*actions, Publish(tuple(new))]
 
 
@@ -51,8 +51,9 @@ def _to_ask(state: State) -> str | None:
 
     def preference(rank: Rank) -> tuple[object, ...]:
         has = rank.held <= state.recorded < rank.position.step
-        return not has, rank.held > state.recorded, rank.seat
+        return not has, rank.held > state.recorded
 
+    # The lowest seat of those that are preferred: members come in that order.
     fit = [rank for rank in state.members if rank.standing is not Standing.SUSPECT]
     return min(fit, key=preference).incarnation if fit else None
 
@@ -63,12 +64,12 @@ def _give_up(state: State) -> tuple[State, list[Action]]:
     if first <= state.recorded:
         return state, []
     facts = {"first": state.recorded, "last": first - 1}
-    begun, state = state.record is not None, replace(state, recorded=first)
+    begun, state = state.record is not None, changed(state, recorded=first)
     if not begun:
         # A run that was resumed: the steps before belong to an earlier life.
         return state, []
     text = f"the records of steps {facts['first']} to {facts['last']} are lost: every rank that had them is gone"
-    return replace(state, warnings=(*state.warnings, text)), [Record("records lost", facts=facts)]
+    return changed(state, warnings=(*state.warnings, text)), [Record("records lost", facts=facts)]
 
 
 def _pace(pace: tuple[Pace, ...], new: Sequence[StepRecord]) -> tuple[Pace, ...]:

@@ -1,50 +1,55 @@
 """From a loss to the next generation: prepare, collect reports, decide, open, and watch it come up.
 
-Single-flight and re-entrant: there is one recovery; a new loss before the new generation is open only shortens the
-list of reports to wait for, a loss after that begins again at ``prepare`` under the next number.
+Ranks that join or leave change the world in the same way, without a loss. Single-flight and re-entrant: there is one
+change; a new loss before the new generation is open only shortens the list of reports to wait for, a loss after that
+begins again at ``prepare`` under the next number.
 """
 
-from dataclasses import replace
-
-from ...actors.messages import Joined, Open, Prepare, Report, Resumed, StoreAddress
-from ...policies.recovery import decide
-from ...policies.remedies import LossFacts, Remedy
-from ...policies.world import Generation, Member, World
+from ...actors.messages import Joined, Prepare, Report, Resumed
+from ...policies.values import changed
+from ...policies.world import Generation
 from ..view import Phase, RecoveryRecord
+from .answer import Answer, answer, scene
+from .asking import ask
 from .events import Action, Record, Send
-from .sharing import share
-from .state import Rank, Recovery, State
+from .opening import hold, open_next
+from .state import Recovery, State, names, without
 from .verdicts import begun, fail, fence, unconfirmed
 
 DEATHLESS_LIMIT = 3
 
 
-def begin(state: State, cause: str, now: float, started: float | None = None) -> tuple[State, list[Action]]:
-    """A loss was noticed: ask every living member to abandon the old generation and to report."""
+def begin(
+    state: State, cause: str, now: float, started: float | None = None, *, planned: bool = False
+) -> tuple[State, list[Action]]:
+    """A loss was noticed, or ranks join or leave: ask every member to abandon the old generation and to report."""
     old = state.recovery
     if old is not None and not old.opened:
+        if old.planned and not planned:
+            state = changed(state, recovery=changed(old, planned=False, cause=cause, started=now))
+            state = changed(state, first_cause=state.first_cause or cause)
         return plan(state, now)
+    assert state.world is not None, "nothing can be lost before the first generation"
     number = state.number + 1
     generation = Generation(state.settings.term, number)
-    assert state.world is not None, "nothing can be lost before the first generation"
+    members = names(rank.incarnation for rank in state.members)
+    goes_on = old is not None and (planned or not old.planned)
     recovery = Recovery(
         generation=generation,
-        before=old.before if old else state.world.incarnations,
-        cause=old.cause if old else cause,
-        started=old.started if old else (now if started is None else started),
+        planned=planned and (old is None or old.planned),
+        before=old.before if old else len(state.world.members),
+        cause=old.cause if old and goes_on else cause,
+        started=old.started if old and goes_on else (now if started is None else started),
+        prepared=now,
+        silent=members,
         lost=old.lost if old else (),
         lost_microbatches=old.lost_microbatches if old else (),
-        stamps={"prepared": now},
     )
-    state = replace(
-        state,
-        phase=Phase.RECOVERING,
-        number=number,
-        recovery=recovery,
-        first_cause=state.first_cause or cause,
-    )
-    actions: list[Action] = [Send(rank.incarnation, Prepare(generation)) for rank in state.members]
-    return state, [Record("recovering", generation, {"cause": cause}), *actions]
+    phase = state.phase if planned and old is None else Phase.RECOVERING
+    first = state.first_cause if planned else state.first_cause or cause
+    state = changed(state, phase=phase, number=number, recovery=recovery, first_cause=first)
+    actions: list[Action] = [Send(member, Prepare(generation)) for member in sorted(members)]
+    return state, [Record("changing" if planned else "recovering", generation, {"cause": cause}), *actions]
 
 
 def explain(state: State, cause: str) -> State:
@@ -53,28 +58,31 @@ def explain(state: State, cause: str) -> State:
     if recovery is None or recovery.opened or not recovery.guessed:
         return state
     first = cause if state.first_cause == recovery.cause else state.first_cause
-    return replace(state, recovery=replace(recovery, cause=cause, guessed=False), first_cause=first)
+    return changed(state, recovery=changed(recovery, cause=cause, guessed=False), first_cause=first)
 
 
 def report(state: State, incarnation: str, message: Report, now: float) -> tuple[State, list[Action]]:
     """A member promises to decide nothing in the current generation, and says what it has."""
-    rank = state.ranks[incarnation]
-    if state.world is None or message.abandons != state.world.generation or rank not in state.members:
-        return state, [Record("stale report refused", message.abandons, {"rank": str(rank.seat)})]
+    if not _binding(state, incarnation, message):
+        return state, [Record("stale report refused", message.abandons, {"rank": state.ranks[incarnation].title})]
     actions: list[Action] = []
     if state.recovery is None or state.recovery.opened:
-        state, actions = begin(state, f"rank {rank.seat}: {message.cause or 'left the group'}", now)
+        cause = f"{state.ranks[incarnation].title}: {message.cause or 'left the group'}"
+        state, actions = begin(state, cause, now)
         assert state.recovery is not None
-        state = replace(state, recovery=replace(state.recovery, guessed=len(state.recovery.lost) == 0))
-    assert state.recovery is not None
-    known = state.recovery.reports.get(incarnation)
-    reports = {**state.recovery.reports, incarnation: message}
+        state = changed(state, recovery=changed(state.recovery, guessed=len(state.recovery.lost) == 0))
+    recovery = state.recovery
+    assert recovery is not None
+    known = recovery.reports.get(incarnation)
+    reports = recovery.reports.set(incarnation, message)
     state = state.rank(incarnation, position=message.position)
-    assert state.recovery is not None
-    state = replace(state, recovery=replace(state.recovery, reports=reports))
+    recovery = changed(recovery, reports=reports, silent=without(recovery.silent, incarnation))
+    state = changed(state, recovery=recovery)
     if message.accused is not None and message != known:
         count = state.accusations.get(message.accused, 0) + 1
-        state = replace(state, accusations={**state.accusations, message.accused: count})
+        state = changed(state, accusations={**state.accusations, message.accused: count})
+    if recovery.silent:
+        return state, actions
     state, more = plan(state, now)
     return state, [*actions, *more]
 
@@ -82,31 +90,27 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
 def plan(state: State, now: float) -> tuple[State, list[Action]]:
     """Open the next generation as soon as every living member has reported and every fenced one is gone."""
     recovery = state.recovery
-    if recovery is None or recovery.opened:
+    if recovery is None or recovery.opened or recovery.silent or unconfirmed(state, now):
         return state, []
-    silent = [rank for rank in state.members if rank.incarnation not in recovery.reports]
-    doomed = unconfirmed(state, now)
-    if silent or doomed:
-        reason = _waiting_reason(silent, doomed)
-        return replace(state, recovery=replace(recovery, reason=reason)), []
-    size = state.settings.ranks_per_replica
-    broken = _orphans(state)
-    if broken:
-        actions: list[Action] = []
-        for orphan in broken:
-            state, more = fence(state, orphan.incarnation, f"replica {orphan.seat.replica} lost a rank", now)
-            actions += more
-        return state, actions
-    survivors = state.members
-    decision = decide(LossFacts(len(recovery.before) // size, len(survivors) // size, state.settings.minimum))
-    if decision.remedy is Remedy.END:
-        return fail(state, f"{decision.reason}; first cause: {state.first_cause}")
-    if len(survivors) == len(_old_world(state).members):
+    for name, held in recovery.reports.items():
+        state, ending = begun(state, name, held.position, held.work)
+        if ending:
+            return state, ending
+    found = scene(state)
+    assert state.world is not None
+    if found.lost == 0 and not recovery.planned and not recovery.waiting:
         state, actions, again = _deathless(state, now)
         if state.phase.ended or again:
             state, more = plan(state, now)
             return state, [*actions, *more]
-    return _open(state, survivors, decision.reason, now)
+    chosen = answer(state, found, now)
+    if found.lost or recovery.waiting or chosen.roster is None:
+        state = changed(state, decision=chosen.reason)
+    if chosen.roster is not None:
+        return open_next(state, chosen, found.released, now)
+    if chosen.fresh:
+        return _wait(state, chosen, now)
+    return fail(state, f"{chosen.reason}; first cause: {state.first_cause}")
 
 
 def joined(state: State, incarnation: str, message: Joined, now: float) -> tuple[State, list[Action]]:
@@ -114,10 +118,10 @@ def joined(state: State, incarnation: str, message: Joined, now: float) -> tuple
     recovery = state.recovery
     if recovery is None or message.generation != recovery.generation:
         return state, []
-    recovery = replace(recovery, joined=recovery.joined | {incarnation})
-    if all(rank.incarnation in recovery.joined for rank in state.members):
-        recovery = replace(recovery, stamps={**recovery.stamps, "rebuilt": now}, reason="lost microbatches")
-    return replace(state, recovery=recovery), []
+    recovery = changed(recovery, unbuilt=without(recovery.unbuilt, incarnation))
+    if not recovery.unbuilt and "rebuilt" not in recovery.stamps:
+        recovery = changed(recovery, stamps={**recovery.stamps, "rebuilt": now}, reason="lost microbatches")
+    return changed(state, recovery=recovery), []
 
 
 def resumed(state: State, incarnation: str, message: Resumed, now: float) -> tuple[State, list[Action]]:
@@ -125,109 +129,74 @@ def resumed(state: State, incarnation: str, message: Resumed, now: float) -> tup
     recovery = state.recovery
     if recovery is None or message.generation != recovery.generation:
         return state, []
-    recovery = replace(recovery, resumed={**recovery.resumed, incarnation: message})
-    return conclude(replace(state, recovery=recovery), now)
+    longest = max(recovery.reducing, message.decided - message.reduced)
+    recovery = changed(recovery, pending=without(recovery.pending, incarnation), reducing=longest)
+    return conclude(changed(state, recovery=recovery), now)
 
 
 def conclude(state: State, now: float) -> tuple[State, list[Action]]:
-    """Close the recovery once every living member has either decided in the new generation or finished."""
+    """Close the change once every living member has either decided in the new generation or finished."""
     recovery = state.recovery
-    if recovery is None or not recovery.opened:
+    if recovery is None or not recovery.opened or recovery.pending:
         return state, []
-    pending = [rank for rank in state.members if rank.incarnation not in recovery.resumed and rank.finished is None]
-    if pending:
-        return state, []
+    world_after = len(state.members)
+    state = changed(state, phase=Phase.RUNNING, recovery=None, deathless=0, accusations={})
+    if recovery.planned:
+        facts = {"cause": recovery.cause, "before": recovery.before, "after": world_after}
+        return state, [Record("changed", recovery.generation, facts)]
     record = RecoveryRecord(
         generation=str(recovery.generation),
         cause=recovery.cause,
         step=recovery.step,
-        world_before=len(recovery.before),
-        world_after=len(state.members),
+        world_before=recovery.before,
+        world_after=world_after,
         lost=tuple(str(seat) for seat in recovery.lost),
         lost_microbatches=recovery.lost_microbatches,
+        decision=recovery.reason,
         phases=_phases(recovery, now),
     )
-    state = replace(
-        state,
-        phase=Phase.RUNNING,
-        recovery=None,
-        recoveries=(*state.recoveries, record),
-        deathless=0,
-        accusations={},
-    )
+    state = changed(state, recoveries=(*state.recoveries, record))
     return state, [Record("recovered", recovery.generation, {"phases": dict(record.phases)})]
 
 
-def _open(state: State, survivors: tuple[Rank, ...], why: str, now: float) -> tuple[State, list[Action]]:
+def overdue(state: State, now: float) -> list[str]:
+    """Members that have not reported in time."""
+    recovery = state.recovery
+    if recovery is None or recovery.opened or now - recovery.prepared <= state.settings.timeouts.heartbeat:
+        return []
+    return sorted(recovery.silent)
+
+
+def _binding(state: State, incarnation: str, message: Report) -> bool:
+    """Whether a report is a promise that holds for everything before the next generation."""
+    if state.world is None or not state.is_member(incarnation):
+        return False
+    if message.abandons == state.world.generation:
+        return True
+    # Whoever never heard of the newest world has promised to hear of nothing older than what is prepared now.
+    recovery = state.recovery
+    if recovery is None or recovery.opened or message.promised is None:
+        return False
+    return message.promised >= recovery.generation
+
+
+def _wait(state: State, chosen: Answer, now: float) -> tuple[State, list[Action]]:
+    """Nobody can train; say so to those who wait, and ask for the ranks that are missing."""
     recovery = state.recovery
     assert recovery is not None
-    assert state.store is not None
-    old = _old_world(state)
-    reports = {rank.incarnation: recovery.reports[rank.incarnation] for rank in survivors}
-    position = max(held.position for held in reports.values())
-    world = World(
-        recovery.generation,
-        tuple(member for member in old.members if member.incarnation in reports),
-        old.ranks_per_replica,
-    )
-    recovery = replace(recovery, stamps={**recovery.stamps, "reported": recovery.stamps.get("reported", now)})
-    for name, held in reports.items():
-        state, ending = begun(state, name, held.position, held.work)
-        if ending:
-            return state, ending
-    shared = share(state, world, position, reports)
-    gone = tuple(member.seat for member in old.members if member.incarnation not in reports)
-    lost_microbatches = tuple(sorted({*recovery.lost_microbatches, *shared.lost}))
-    # Whoever is ahead has decided the position that the others are about to follow.
-    ahead = {
-        name: Resumed(name, world.generation, held.position, (), 0.0, now, now)
-        for name, held in reports.items()
-        if held.position == position and any(other.position < position for other in reports.values())
-    }
-    recovery = replace(
-        recovery,
-        opened=now,
-        resumed=ahead,
-        step=min(held.position.step for held in reports.values()),
-        lost=(*recovery.lost, *gone),
-        lost_microbatches=lost_microbatches,
-        stamps={**recovery.stamps, "opened": now},
-        reason=f"building the group of generation {recovery.generation}: {why}",
-    )
-    poison = state.poison.get(position.first, frozenset())
-    message = Open(
-        world,
-        position,
-        shared.indices,
-        store_address(state, world.generation),
-        shared.work,
-        poison,
-        shared.shadows,
-        shared.dropped,
-    )
-    actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
-    facts = {
-        "world": len(world.members),
-        "step": position.step,
-        "lost_microbatches": list(shared.lost),
-        "reason": why,
-    }
-    return replace(state, world=world, recovery=recovery), [
-        Record("opened", world.generation, facts),
-        *actions,
-    ]
-
-
-def store_address(state: State, generation: Generation) -> StoreAddress:
-    """Where the members of a generation meet."""
-    assert state.store is not None
-    host, port = state.store
-    return StoreAddress(host, port, f"{state.settings.store_prefix}/{generation}")
+    first = not recovery.waiting
+    recovery = changed(recovery, waiting=recovery.waiting or now, deadline=now + chosen.deadline, reason=chosen.reason)
+    state = changed(state, phase=Phase.WAITING, recovery=recovery)
+    state, actions = ask(state, now)
+    if first:
+        told: list[Action] = [hold(state, name, chosen.deadline, chosen.reason) for name in sorted(recovery.reports)]
+        actions = [Record("waiting", recovery.generation, {"reason": chosen.reason}), *told, *actions]
+    return state, actions
 
 
 def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:
     """An error without a death re-forms the same members; the third time the most accused is shut out."""
-    state = replace(state, deathless=state.deathless + 1)
+    state = changed(state, deathless=state.deathless + 1)
     if state.deathless < DEATHLESS_LIMIT:
         return state, [], False
     living = {rank.incarnation for rank in state.members}
@@ -238,14 +207,7 @@ def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:
     culprit = max(accused, key=lambda name: (accused[name], name))
     reason = f"accused by its peers in {accused[culprit]} failed collectives in a row without a death"
     state, actions = fence(state, culprit, reason, now)
-    return replace(state, deathless=0, accusations={}), actions, True
-
-
-def _orphans(state: State) -> tuple[Rank, ...]:
-    """Living members whose replica is not whole any more."""
-    size = state.settings.ranks_per_replica
-    held = [rank.seat.replica for rank in state.members]
-    return tuple(rank for rank in state.members if held.count(rank.seat.replica) < size)
+    return changed(state, deathless=0, accusations={}), actions, True
 
 
 def _phases(recovery: Recovery, now: float) -> dict[str, float]:
@@ -253,8 +215,7 @@ def _phases(recovery: Recovery, now: float) -> dict[str, float]:
     stamps = recovery.stamps
     opened = recovery.opened
     rebuilt = min(stamps.get("rebuilt", now), now)
-    reduce = max((held.decided - held.reduced for held in recovery.resumed.values()), default=0.0)
-    reduce = min(reduce, now - rebuilt)
+    reduce = min(recovery.reducing, now - rebuilt)
     reported = stamps.get("reported", opened)
     return {
         "notice and report": reported - recovery.started,
@@ -264,21 +225,3 @@ def _phases(recovery: Recovery, now: float) -> dict[str, float]:
         "reduce and vote": reduce,
         "total": now - recovery.started,
     }
-
-
-def _old_world(state: State) -> World:
-    assert state.world is not None
-    return state.world
-
-
-def _waiting_reason(silent: list[Rank], doomed: tuple[Rank, ...]) -> str:
-    parts = []
-    if silent:
-        parts.append("reports of ranks " + ", ".join(str(rank.seat) for rank in silent))
-    if doomed:
-        parts.append("the end of fenced ranks " + ", ".join(str(rank.seat) for rank in doomed))
-    return "waiting for " + " and ".join(parts)
-
-
-def member_of(rank: Rank) -> Member:
-    return Member(rank.incarnation, rank.seat, rank.node)

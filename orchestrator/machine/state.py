@@ -1,14 +1,34 @@
 """The controller's whole memory, as immutable values."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ...actors.messages import Finished, Raised, Ready, Report, Resumed, StepRecord
+from immutables import Map
+
+from ...actors.messages import Finished, Open, Raised, Ready, Report, StepRecord
 from ...conf.elastic import Timeouts
+from ...policies import quarantine
+from ...policies.quarantine import Quarantine
+from ...policies.recovery import RecoveryPolicy, Shrink
+from ...policies.values import changed
 from ...policies.workload import WorkloadPolicy
 from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord
+
+# A set of incarnations; what is done at every message must not take longer in a larger world.
+Names = Map[str, None]
+NOBODY: Names = Map()
+
+
+def names(incarnations: Iterable[str]) -> Names:
+    """These incarnations as a set."""
+    return Map(dict.fromkeys(incarnations))
+
+
+def without(held: Names, incarnation: str) -> Names:
+    """The set without one of them, whether it was there or not."""
+    return held.delete(incarnation) if incarnation in held else held
 
 
 @dataclass(frozen=True)
@@ -18,13 +38,19 @@ class Settings:
     Attributes:
         run: its name.
         term: of this controller life.
-        ranks: incarnations to start, in the order of their seats.
+        ranks: incarnations to start, in the order of their seats; spares come after the last seat.
         minimum: fewest replicas that may train.
         workload: policy that gives microbatches to replicas.
         timeouts: all deadlines, in seconds.
         store_prefix: root of the store keys; the generation is appended.
         weight_unit: what the weights of losses count.
         skip_poison: whether a poison microbatch is left out; else it ends the run.
+        recovery: policy that answers a loss.
+        spares: parked ranks that there should be beside the members.
+        replaces: whether another rank is asked for in the place of each that is gone.
+        lives: what the incarnations end with that the machine names itself; another one in each term.
+        replacement: seconds that it is expected to take until room for a lost replica comes; None if it is not.
+        quarantine: which nodes are kept out because they fail again and again.
     """
 
     run: str
@@ -37,6 +63,17 @@ class Settings:
     store_prefix: str = ""
     weight_unit: str = "weight"
     skip_poison: bool = False
+    recovery: RecoveryPolicy = field(default_factory=Shrink)
+    spares: int = 0
+    replaces: bool = False
+    lives: str = ""
+    replacement: float | None = None
+    quarantine: Quarantine = field(default_factory=Quarantine)
+
+    @property
+    def replicas(self) -> int:
+        """That the run starts with."""
+        return (len(self.ranks) - self.spares) // self.ranks_per_replica
 
 
 class Standing(StrEnum):
@@ -48,11 +85,12 @@ class Standing(StrEnum):
     SUSPECT = "suspect"
     FENCED = "fenced"
     FINISHED = "finished"
+    LEFT = "left"
     GONE = "gone"
 
     @property
     def living(self) -> bool:
-        return self not in (Standing.FENCED, Standing.GONE)
+        return self not in (Standing.FENCED, Standing.LEFT, Standing.GONE)
 
 
 @dataclass(frozen=True)
@@ -60,23 +98,30 @@ class Rank:
     """What the controller knows of one rank.
 
     Attributes:
+        seat: its place in the world; None while it has none: a spare, or one that is still to join.
+        asked: when it was asked for.
+        start_s: seconds from there until it was ready.
         computed: microbatches that it has computed, as last heard.
+        busy: seconds that these took.
         held: oldest step whose record it keeps, or will keep, as last heard.
         suspected: when it became suspect; the probe's deadline counts from here.
         fenced: when it was fenced; the confirmation's deadline counts from here.
     """
 
     incarnation: str
-    seat: Seat
+    seat: Seat | None = None
     standing: Standing = Standing.STARTING
     node: str = ""
     pid: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Ready | None = None
+    asked: float = 0.0
+    start_s: float = 0.0
     last_heard: float = 0.0
     position: Position = Position(0)
     stage: str = ""
     computed: int = 0
+    busy: float = 0.0
     held: int = 0
     suspected: float = 0.0
     fenced: float = 0.0
@@ -84,37 +129,64 @@ class Rank:
     raised: Raised | None = None
     finished: Finished | None = None
 
+    @property
+    def title(self) -> str:
+        """As people know it."""
+        return f"spare {self.incarnation}" if self.seat is None else f"rank {self.seat}"
+
 
 @dataclass(frozen=True)
 class Recovery:
-    """The one recovery under way; new losses join it.
+    """The one change of the world under way; new losses join it.
 
     Attributes:
         generation: that it prepares or has opened.
+        planned: True while nobody is lost: ranks join or leave.
         guessed: True while ``cause`` is a failed collective and no death explains it yet.
-        before: members when it began.
+        before: ranks in the world when it began.
         started: when the first sign came.
+        prepared: when the members were asked to report; the deadline of their reports counts from here.
+        waiting: since when it waits for capacity, 0 if it does not.
+        deadline: when that wait ends.
+        silent: members that have not reported yet.
         reports: by incarnation, of the living members of the old generation.
         opened: when the new generation was sent out, 0 while it is not.
-        joined: members that have built the new group.
-        resumed: members that have decided their first position in it.
+        unbuilt: members that have not built the new group yet.
+        pending: members that have not decided their first position in it yet, nor finished.
+        reducing: seconds that the longest reduction with its vote took.
         stamps: times at which the phases ended.
     """
 
     generation: Generation
-    before: tuple[str, ...]
+    before: int
     cause: str
     started: float
+    planned: bool = False
     guessed: bool = False
+    prepared: float = 0.0
+    waiting: float = 0.0
+    deadline: float = 0.0
     step: int = 0
-    reports: Mapping[str, Report] = field(default_factory=dict)
+    silent: Names = NOBODY
+    reports: Map[str, Report] = field(default_factory=Map)
     opened: float = 0.0
     lost: tuple[Seat, ...] = ()
     lost_microbatches: tuple[int, ...] = ()
-    joined: frozenset[str] = frozenset()
-    resumed: Mapping[str, Resumed] = field(default_factory=dict)
+    unbuilt: Names = NOBODY
+    pending: Names = NOBODY
+    reducing: float = 0.0
     stamps: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+
+    def without(self, incarnation: str) -> "Recovery":
+        """Nothing is expected any more of a rank that is gone."""
+        return changed(
+            self,
+            silent=without(self.silent, incarnation),
+            reports=self.reports.delete(incarnation) if incarnation in self.reports else self.reports,
+            unbuilt=without(self.unbuilt, incarnation),
+            pending=without(self.pending, incarnation),
+        )
 
 
 @dataclass(frozen=True)
@@ -122,6 +194,23 @@ class State:
     """Everything that the machine knows.
 
     Attributes:
+        world: the newest one.
+        opened: the message that opened it.
+        number: of the newest generation, in this term.
+        serial: how many ranks were asked for.
+        target: replicas that there should be.
+        parked: ranks that stand in ``begin`` and are no members: spares, and those that are still to join.
+        leaving: members that are to leave, with the position at which they were told; None while they were not.
+        tried: newest position at which ranks were let in.
+        unfinished: living members that have not finished.
+        fenced: ranks that were shut out and whose end is not confirmed.
+        decision: how the last loss was answered, and why, in one line.
+        room: replicas for which the cluster has room beside all ranks that were asked for.
+        saved: by where it lies, the steps that the newest saved state holds.
+        failures: what is remembered of the failures of nodes.
+        draining: nodes on which nothing is started any more.
+        ask_after: when the next rank may be asked for: ranks that end before they are ready are not asked for at once.
+        aborted: such ends in a row.
         begun: by the newest positions, who was heard first of those that work there, and at what.
         poison: microbatches that failed on two ranks, by the first attempt at their position.
         recorded: the records of all steps before this one are here.
@@ -134,11 +223,26 @@ class State:
     phase: Phase = Phase.STARTING
     started: float = 0.0
     store: tuple[str, int] | None = None
-    ranks: Mapping[str, Rank] = field(default_factory=dict)
+    ranks: Map[str, Rank] = field(default_factory=Map)
     world: World | None = None
+    opened: Open | None = None
     number: int = 0
+    serial: int = 0
+    target: int = 0
+    parked: Names = NOBODY
+    leaving: Map[str, Position | None] = field(default_factory=Map)
+    tried: Position | None = None
+    unfinished: Names = NOBODY
+    fenced: Names = NOBODY
     recovery: Recovery | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
+    decision: str = ""
+    room: int = 0
+    saved: Mapping[str, int] = field(default_factory=dict)
+    failures: quarantine.Ledger = field(default_factory=quarantine.Ledger)
+    draining: frozenset[str] = frozenset()
+    ask_after: float = 0.0
+    aborted: int = 0
     deathless: int = 0
     accusations: Mapping[str, int] = field(default_factory=dict)
     first_cause: str | None = None
@@ -154,19 +258,45 @@ class State:
     traceback: str | None = None
     finishing: float = 0.0
 
-    def rank(self, incarnation: str, **changes: object) -> "State":
+    def rank(self, incarnation: str, **fields: object) -> "State":
         """This state with one rank changed."""
-        changed = replace(self.ranks[incarnation], **changes)  # type: ignore[arg-type]
-        return replace(self, ranks={**self.ranks, incarnation: changed})
+        return changed(self, ranks=self.ranks.set(incarnation, changed(self.ranks[incarnation], **fields)))
+
+    def lost(self, incarnation: str, **fields: object) -> "State":
+        """This state with one rank changed, of which nothing is expected any more."""
+        state = self.rank(incarnation, **fields)
+        leaving = state.leaving.delete(incarnation) if incarnation in state.leaving else state.leaving
+        return changed(
+            state,
+            parked=without(state.parked, incarnation),
+            leaving=leaving,
+            unfinished=without(state.unfinished, incarnation),
+            fenced=_fenced(state, incarnation),
+            recovery=state.recovery and state.recovery.without(incarnation),
+        )
+
+    def is_member(self, incarnation: str) -> bool:
+        """Whether it lives and belongs to the newest world."""
+        held = self.world is not None and self.world.member(incarnation) is not None
+        return held and self.ranks[incarnation].standing.living
 
     @property
     def living(self) -> tuple[Rank, ...]:
-        return tuple(rank for rank in self.ranks.values() if rank.standing.living)
+        """In the order in which they were asked for; the map's own order is another one in every process."""
+        return tuple(rank for _, rank in sorted(self.ranks.items()) if rank.standing.living)
 
     @property
     def members(self) -> tuple[Rank, ...]:
-        """Living ranks of the newest world."""
-        if self.world is None:
-            return ()
-        held = (self.ranks[name] for name in self.world.incarnations)
-        return tuple(rank for rank in held if rank.standing.living)
+        """Living ranks of the newest world, in the order of their seats."""
+        return tuple(self._members())
+
+    def _members(self) -> Iterator[Rank]:
+        if self.world is not None:
+            held = (self.ranks[member.incarnation] for member in self.world.members)
+            yield from (rank for rank in held if rank.standing.living)
+
+
+def _fenced(state: State, incarnation: str) -> Names:
+    if state.ranks[incarnation].standing is Standing.FENCED:
+        return state.fenced.set(incarnation, None)
+    return without(state.fenced, incarnation)

@@ -3,8 +3,6 @@
 It does no I/O and owns no clock: ``now`` comes in with the event, on a monotonic clock in seconds.
 """
 
-from dataclasses import replace
-
 from ...actors.messages import (
     FaultFired,
     Fenced,
@@ -18,6 +16,7 @@ from ...actors.messages import (
     Resumed,
 )
 from ...monitors.heartbeat import forgive
+from ...policies.values import changed
 from ..view import Phase
 from . import membership, records, recovery, verdicts
 from .events import (
@@ -25,8 +24,13 @@ from .events import (
     Ended,
     Event,
     Heard,
+    NodeDraining,
+    NodeLost,
     Record,
     Refused,
+    Resize,
+    Room,
+    Saved,
     Send,
     Started,
     StopRequested,
@@ -42,14 +46,14 @@ Step = tuple[State, list[Action]]
 def advance(state: State, event: Event, now: float) -> Step:
     """What the run knows and does after ``event``."""
     if isinstance(event, Warned):
-        return replace(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
+        return changed(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
     if state.phase.ended:
         return _after_the_end(state, event)
     match event:
         case Started():
             return membership.start(state, now)
         case StoreOpened(host, port):
-            return membership.try_open(replace(state, store=(host, port)), now)
+            return membership.try_open(changed(state, store=(host, port)), now)
         case Heard(incarnation, message):
             return _heard(state, incarnation, message, now)
         case Ended(incarnation, cause):
@@ -60,10 +64,22 @@ def advance(state: State, event: Event, now: float) -> Step:
             return _tick(state, asleep, now)
         case StopRequested(reason):
             return verdicts.fail(state, f"stopped: {reason}")
+        case NodeLost(node, cause):
+            return membership.node_lost(state, node, cause, now)
+        case NodeDraining(node, reason):
+            return membership.drain(state, node, reason, now)
+        case Resize(replicas):
+            return membership.resize(state, replicas, now)
+        case Room(replicas):
+            return recovery.plan(changed(state, room=replicas), now)
+        case Saved(source, step):
+            return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
 
 
 def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
     rank = state.ranks.get(incarnation)
+    if rank is not None and rank.standing is Standing.LEFT:
+        return state, []
     last_words = rank is not None and rank.standing is Standing.GONE and isinstance(message, Raised | FaultFired)
     if rank is None or not (rank.standing.living or last_words):
         return state, [
@@ -73,19 +89,15 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             ),
             Send(incarnation, Fenced("this rank was replaced or given up")),
         ]
-    state = state.rank(incarnation, last_heard=now)
-    if rank.standing is Standing.SUSPECT:
-        state = state.rank(incarnation, standing=_standing(state, incarnation))
+    standing = _standing(state, incarnation) if rank.standing is Standing.SUSPECT else rank.standing
+    state = state.rank(incarnation, last_heard=now, standing=standing)
     match message:
         case Hello():
             return membership.hello(state, incarnation, message)
         case Ready():
             return membership.ready(state, incarnation, message, now)
         case Heartbeat():
-            state = state.rank(incarnation, position=message.position, stage=message.stage, computed=message.computed)
-            state, actions = records.heard(state, incarnation, message)
-            state, more = verdicts.begun(state, incarnation, message.position, message.work)
-            return state, [*actions, *more]
+            return _beat(state, incarnation, message, now)
         case Report():
             return recovery.report(state, incarnation, message, now)
         case Joined():
@@ -95,7 +107,7 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
         case Raised():
             return verdicts.raised(state, incarnation, message)
         case Finished():
-            state = replace(state, finishing=state.finishing or now)
+            state = changed(state, finishing=state.finishing or now)
             state, actions = verdicts.finished(state, incarnation, message)
             state, more = recovery.conclude(state, now) if not state.phase.ended else (state, [])
             return state, [*actions, *more]
@@ -103,11 +115,24 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             fired = f"{fault}: {evidence}"
             if fired in state.faults_fired:
                 return state, []
-            return replace(state, faults_fired=(*state.faults_fired, fired)), [
+            return changed(state, faults_fired=(*state.faults_fired, fired)), [
                 Record("fault fired", facts={"fault": fired})
             ]
         case _:
             return state, [Record("unknown message", facts={"message": type(message).__name__})]
+
+
+def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Step:
+    """A sign of life, with how far the rank is."""
+    facts = {"position": message.position, "stage": message.stage, "computed": message.computed, "busy": message.busy}
+    state, actions = records.heard(state.rank(incarnation, **facts), incarnation, message)
+    if not state.is_member(incarnation):
+        return state, actions
+    state, more = verdicts.begun(state, incarnation, message.position, message.work)
+    if not state.phase.ended:
+        state, change = membership.settle(state, now)
+        more = [*more, *change]
+    return state, [*actions, *more]
 
 
 def _tick(state: State, asleep: float, now: float) -> Step:
@@ -124,7 +149,7 @@ def _tick(state: State, asleep: float, now: float) -> Step:
             actions += more
             if state.phase.ended:
                 return state, actions
-            cause = f"rank {state.ranks[name].seat}: {reason}"
+            cause = f"{state.ranks[name].title}: {reason}"
             state, more = recovery.begin(state, cause, now, began)
             actions += more
     state, more = verdicts.suspect(state, now)
@@ -133,6 +158,9 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     actions += more
     if state.phase.ended:
         return state, actions
+    for change in (membership.refill, membership.settle):
+        state, more = change(state, now)
+        actions += more
     if state.finishing and now - state.finishing > state.settings.timeouts.finish:
         late = ", ".join(str(rank.seat) for rank in state.members if rank.finished is None)
         state, more = verdicts.fail(
@@ -151,8 +179,7 @@ def _forgive(state: State, asleep: float, now: float) -> State:
     current = state.recovery
     if current is None:
         return state
-    stamps = {**current.stamps, "prepared": min(now, current.stamps["prepared"] + asleep)}
-    return replace(state, recovery=replace(current, stamps=stamps))
+    return changed(state, recovery=changed(current, prepared=min(now, current.prepared + asleep)))
 
 
 def _overdue(state: State, now: float) -> list[tuple[str, str]]:
@@ -163,13 +190,8 @@ def _overdue(state: State, now: float) -> list[tuple[str, str]]:
         for rank in state.living
         if rank.standing is Standing.SUSPECT and now - rank.suspected > timeouts.probe
     ]
-    current = state.recovery
-    if current is not None and not current.opened and now - current.stamps["prepared"] > timeouts.heartbeat:
-        overdue += [
-            (rank.incarnation, f"no report within {timeouts.heartbeat:g} s of a recovery")
-            for rank in state.members
-            if rank.incarnation not in current.reports and rank.incarnation not in dict(overdue)
-        ]
+    reason = f"no report within {timeouts.heartbeat:g} s of a recovery"
+    overdue += [(name, reason) for name in recovery.overdue(state, now) if name not in dict(overdue)]
     return overdue
 
 

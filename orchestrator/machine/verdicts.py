@@ -1,14 +1,14 @@
 """How a run ends, and what one rank's exception, silence or last word means for it."""
 
-from dataclasses import replace
-
 from ...actors.messages import Fenced, Finished, Raised, Release
 from ...monitors.agreement import first_difference
 from ...monitors.heartbeat import silent
+from ...policies.values import changed
 from ...policies.world import Position, Work
 from ..view import Phase
+from .asking import failed
 from .events import Action, EndRun, KillRank, Record, Send
-from .state import Rank, Standing, State
+from .state import Rank, Standing, State, without
 
 # The same error so often at the same position is no coincidence: more ranks would be lost to it, down to the last.
 DETERMINISTIC_LIMIT = 3
@@ -20,7 +20,7 @@ _POSITIONS_KEPT = 4
 def fail(state: State, error: str) -> tuple[State, list[Action]]:
     """End without success. The first exception of the user's code is the cause, if there was one."""
     first = state.raised[0] if state.raised else None
-    state = replace(
+    state = changed(
         state,
         phase=Phase.FAILED,
         recovery=None,
@@ -38,13 +38,13 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
     if rank.raised is not None:
         return state, []
     earlier = state.raised
-    seat = f"rank {rank.seat}"
-    state = replace(
+    seat = rank.title
+    state = changed(
         state.rank(incarnation, raised=message, cause=message.error),
         raised=(*earlier, message),
         first_cause=state.first_cause or f"{seat}: {message.error}",
     )
-    record = Record("raised", facts={"rank": str(rank.seat), "error": message.error})
+    record = Record("raised", facts={"rank": rank.title, "error": message.error})
     # Where poison is skipped, several microbatches of a step may fail at the same line.
     lone = state.settings.skip_poison and message.microbatch is not None
     if message.final:
@@ -82,17 +82,23 @@ def _poisoned(state: State, message: Raised, twin: Raised, record: Record) -> tu
         f"microbatch {message.microbatch} of step {message.position.step} is poison and is skipped "
         f"(samples {_some(message.samples)}): {twin.error}"
     )
-    state = replace(state, poison=poison, warnings=(*state.warnings, text))
+    state = changed(state, poison=poison, warnings=(*state.warnings, text))
     return state, [record, Record("poison", facts={"text": text, "samples": list(message.samples)})]
 
 
 def finished(state: State, incarnation: str, message: Finished) -> tuple[State, list[Action]]:
     """A rank has applied all steps; when all have, their weights must be the same."""
-    return succeed(state.rank(incarnation, finished=message, standing=Standing.FINISHED))
+    state = state.rank(incarnation, finished=message, standing=Standing.FINISHED)
+    recovery = state.recovery
+    if recovery is not None:
+        recovery = changed(recovery, pending=without(recovery.pending, incarnation))
+    return succeed(changed(state, unfinished=without(state.unfinished, incarnation), recovery=recovery))
 
 
 def succeed(state: State) -> tuple[State, list[Action]]:
     """End with success once every living member has finished; nothing changes before."""
+    if state.unfinished or state.world is None:
+        return state, []
     members = state.members
     if not members or any(rank.finished is None for rank in members):
         return state, []
@@ -102,7 +108,7 @@ def succeed(state: State) -> tuple[State, list[Action]]:
     if difference is not None:
         who = ", ".join(difference.minority) or "nobody can be named"
         return fail(state, f"ranks ended with different {difference.key} (differing: {who}): {dict(difference.values)}")
-    state = replace(state, phase=Phase.SUCCEEDED, recovery=None)
+    state = changed(state, phase=Phase.SUCCEEDED, recovery=None)
     actions: list[Action] = [Send(rank.incarnation, Release()) for rank in state.living]
     return state, [*actions, Record("succeeded", facts={"weights": str(digests)}), EndRun()]
 
@@ -113,17 +119,16 @@ def begun(state: State, incarnation: str, position: Position, work: Work | None)
         return state, []
     first, other = state.begun.get(position, (incarnation, work))
     if other != work:
-        seats = state.ranks[first].seat, state.ranks[incarnation].seat
-        (one, theirs), (two, mine) = sorted(zip(seats, (other, work), strict=True), key=lambda pair: pair[0])
+        titles = state.ranks[first].title, state.ranks[incarnation].title
+        (one, theirs), (two, mine) = sorted(zip(titles, (other, work), strict=True), key=lambda pair: pair[0])
         return fail(
-            state,
-            f"at step {position} rank {one} does {theirs}, rank {two} {mine}: every rank must call run.evaluate alike",
+            state, f"at step {position} {one} does {theirs}, {two} {mine}: every rank must call run.evaluate alike"
         )
     if position in state.begun:
         return state, []
     newest = sorted({*state.begun, position})[-_POSITIONS_KEPT:]
     held = {**state.begun, position: (incarnation, work)}
-    return replace(state, begun={place: held[place] for place in newest}), []
+    return changed(state, begun={place: held[place] for place in newest}), []
 
 
 def suspect(state: State, now: float) -> tuple[State, list[Action]]:
@@ -142,9 +147,10 @@ def suspect(state: State, now: float) -> tuple[State, list[Action]]:
 
 def fence(state: State, incarnation: str, reason: str, now: float) -> tuple[State, list[Action]]:
     """Shut a rank out before it is killed: whatever it still says is refused from here on."""
-    said = f"rank {state.ranks[incarnation].seat}: {reason}"
-    state = state.rank(incarnation, standing=Standing.FENCED, fenced=now, cause=reason)
-    state = replace(state, first_cause=state.first_cause or said)
+    said = f"{state.ranks[incarnation].title}: {reason}"
+    state = failed(state, state.ranks[incarnation], reason, now)
+    state = state.lost(incarnation, standing=Standing.FENCED, fenced=now, cause=reason)
+    state = changed(state, first_cause=state.first_cause or said)
     return state, [
         Send(incarnation, Fenced(reason)),
         KillRank(incarnation, reason),
@@ -155,7 +161,7 @@ def fence(state: State, incarnation: str, reason: str, now: float) -> tuple[Stat
 def unconfirmed(state: State, now: float) -> tuple[Rank, ...]:
     """Fenced ranks whose end is still worth waiting for."""
     patience = state.settings.timeouts.confirm
-    fenced = (rank for rank in state.ranks.values() if rank.standing is Standing.FENCED)
+    fenced = (state.ranks[name] for name in sorted(state.fenced))
     return tuple(rank for rank in fenced if now - rank.fenced < patience)
 
 

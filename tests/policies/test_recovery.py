@@ -8,7 +8,6 @@ from everstep.policies.recovery import (
     Restart,
     Shrink,
     Swap,
-    decide,
     recovery_policy,
 )
 from everstep.policies.remedies import LossFacts, Option, Remedy, possible
@@ -39,7 +38,7 @@ patiences = st.sampled_from([0.0, 100.0, 1000.0])
 def test_the_answer_to_a_loss_when_nobody_is_waited_for(
     members: int, survivors: int, minimum: int, remedy: Remedy, reason: str
 ) -> None:
-    decision = decide(LossFacts(members, survivors, minimum))
+    decision = Shrink().decide(LossFacts(members, survivors, minimum))
     assert decision.remedy is remedy
     assert reason in decision.reason
 

@@ -1,0 +1,200 @@
+"""How the world goes on: what the reports say, what the recovery policy makes of it, and who is in the next world."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ...actors.messages import Restore
+from ...policies.recovery import RecoveryDecision
+from ...policies.remedies import LossFacts, Remedy
+from ...policies.world import Position, Work, WorkKind, World
+from .measured import costs
+from .roster import Left, Parked, Roster, anew, completed, joined, left_of, survivors
+from .state import Standing, State
+
+_SOURCES = {Remedy.RESTORE_VAULT: "vault", Remedy.RESTORE_STORAGE: "storage"}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the reports of all living members say.
+
+    Attributes:
+        position: first undecided position.
+        work: what is under way there, None if nobody has come to it.
+        released: members that were to leave and have nothing left to do.
+        left: of the old world, these aside.
+    """
+
+    position: Position
+    work: Work | None
+    released: tuple[str, ...]
+    left: Left
+
+    @property
+    def lost(self) -> int:
+        """Replicas that are not whole any more."""
+        return len(self.left.broken) + len(self.left.gone)
+
+    @property
+    def admits(self) -> bool:
+        """Whether somebody can come in who has not gone through what was before: at a training step, and only there."""
+        return self.work is not None and self.work.kind is WorkKind.TRAINING
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What comes next; neither a roster nor a wait is the end.
+
+    Attributes:
+        reason: one line.
+        roster: the next world.
+        position: where it begins.
+        restore: set if everybody goes back.
+        fresh: replicas that must be started before anybody trains.
+        deadline: seconds that these may take from now on.
+    """
+
+    reason: str
+    roster: Roster | None = None
+    position: Position = Position(0)
+    restore: Restore | None = None
+    fresh: int = 0
+    deadline: float = 0.0
+
+
+def scene(state: State) -> Scene:
+    """Read the reports; every living member has made one."""
+    assert state.world is not None
+    assert state.recovery is not None
+    reports = state.recovery.reports
+    position = max((held.position for held in reports.values()), default=Position(0))
+    there = (held.work for held in reports.values() if held.position == position and held.work is not None)
+    released = _released(state, position)
+    old = state.world
+    if released:
+        # They did not die: it is as if they had never been there.
+        staying = tuple(member for member in old.members if member.incarnation not in released)
+        old = World(old.generation, staying, old.ranks_per_replica)
+    return Scene(position, next(there, None), released, left_of(old, reports))
+
+
+def answer(state: State, found: Scene, now: float) -> Answer:
+    """Choose. Pure: the policy is asked, and what it says is made a world."""
+    whole = len(found.left.whole)
+    if found.lost == 0 and whole >= state.settings.minimum:
+        return _going_on(state, found, "the same members form a new group")
+    facts = loss_facts(state, found, now)
+    decision = state.settings.recovery.given(costs(state)).decide(facts)
+    return _carried_out(state, found, decision, now)
+
+
+def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
+    """What the recovery policy is told."""
+    recovery, settings, size = state.recovery, state.settings, state.settings.ranks_per_replica
+    assert recovery is not None
+    left = found.left
+    starting = sum(rank.standing is Standing.STARTING for rank in state.ranks.values())
+    steps = next((rank.ready.steps for rank in state.ranks.values() if rank.ready), None)
+    step = found.position.step
+    microbatches = found.work.microbatches if found.work else 1
+    broken = [frozenset(range(size)) - {member.seat.coordinate for member in there} for there in left.broken.values()]
+    saved = {source: min(held, step) for source, held in state.saved.items()}
+    return LossFacts(
+        members=max(1, len(left.whole) + found.lost),
+        survivors=len(left.whole),
+        minimum=settings.minimum,
+        ranks_per_replica=size,
+        broken=tuple(broken),
+        spares=len(state.parked),
+        room=starting // size + state.room,
+        replacement_rate=1 / settings.replacement if settings.replacement else 0.0,
+        waited=now - recovery.waiting if recovery.waiting else 0.0,
+        step=step,
+        remaining_steps=None if steps is None else max(0, steps - step),
+        microbatches=microbatches,
+        lost_microbatches=_lost_microbatches(state, microbatches) if found.work else 0,
+        state_bytes=max((rank.ready.state_bytes for rank in state.ranks.values() if rank.ready), default=0),
+        vault_step=saved.get("vault"),
+        storage_step=saved.get("storage"),
+    )
+
+
+def parked(state: State) -> list[Parked]:
+    """Those who can be given a seat, in the order in which they were asked for."""
+    return [Parked(name, state.ranks[name].node) for name in sorted(state.parked)]
+
+
+def _going_on(state: State, found: Scene, reason: str) -> Answer:
+    """Everybody who is there goes on, and whoever is to join comes in if that is possible now."""
+    roster = survivors(found.left)
+    size = state.settings.ranks_per_replica
+    wanted = state.target - (len(found.left.whole) - leavers(state, found.left.whole))
+    there = parked(state)
+    count = max(0, min(wanted, len(there) // size)) if found.admits else 0
+    if count:
+        reason = f"{count} replicas join"
+        roster = joined(roster, there[: count * size], size)
+    return Answer(reason, roster, found.position)
+
+
+def leavers(state: State, replicas: Collection[int]) -> int:
+    """How many of these replicas are to leave."""
+    seats = (state.ranks[name].seat for name in state.leaving)
+    return len({seat.replica for seat in seats if seat is not None} & set(replicas))
+
+
+def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: float) -> Answer:
+    option, remedy = decision.option, decision.remedy
+    if option is None:
+        return Answer(decision.reason)
+    assert state.recovery is not None
+    if remedy is Remedy.WAIT or option.fresh:
+        started = state.recovery.waiting or now
+        until = decision.deadline
+        if until is None:
+            until = started + state.settings.timeouts.start - now
+        if until <= 0:
+            return Answer(f"{option.fresh} replicas did not start in time to {remedy}")
+        return Answer(decision.reason, fresh=option.fresh, deadline=until)
+    left = found.left
+    if option.completed:
+        spares = parked(state)
+        roster = completed(left, option.completed, spares, orphans=remedy is not Remedy.SWAP)
+    else:
+        roster = survivors(left)
+    if remedy in _SOURCES:
+        step = state.saved[_SOURCES[remedy]]
+        return Answer(decision.reason, anew(roster), Position(step), Restore(_SOURCES[remedy], step))
+    if option.completed and not found.admits:
+        if not left.whole:
+            return Answer(decision.reason, anew(roster), Position(found.position.step))
+        # They come in as soon as a training step has begun.
+        return Answer(f"{decision.reason}; newcomers wait for the next training step", survivors(left), found.position)
+    return Answer(decision.reason, roster, found.position)
+
+
+def _released(state: State, position: Position) -> tuple[str, ...]:
+    """Members that were told to leave and have no work left, a whole replica at once, if enough others stay."""
+    assert state.world is not None
+    assert state.recovery is not None
+    if not state.leaving:
+        return ()
+    size = state.settings.ranks_per_replica
+    idle: dict[int, list[str]] = {}
+    for name, told in sorted(state.leaving.items()):
+        held = state.recovery.reports.get(name)
+        member = state.world.member(name)
+        if told is None or held is None or member is None:
+            continue
+        if held.position < position or not (held.done or held.owed):
+            idle.setdefault(member.seat.replica, []).append(name)
+    free = [group for _, group in sorted(idle.items()) if len(group) == size]
+    staying = len(left_of(state.world, state.recovery.reports).whole) - len(free)
+    return tuple(name for group in free for name in group) if staying >= max(1, state.settings.minimum) else ()
+
+
+def _lost_microbatches(state: State, microbatches: int) -> int:
+    """Those of the work under way that nobody holds or is about to compute."""
+    assert state.recovery is not None
+    kept = {index for held in state.recovery.reports.values() for index in held.done | held.owed}
+    return max(0, microbatches - len(kept))

@@ -1,0 +1,47 @@
+"""Ranks that are asked for: in the place of those that are gone, and because more are wanted."""
+
+from ...policies.quarantine import NodeEvent
+from ...policies.values import changed
+from .events import Action, Record, StartRank
+from .state import Rank, Standing, State
+
+# A rank that ends before it is ready is asked for again after this long, then after twice as long, and so on.
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
+
+def ask(state: State, now: float) -> tuple[State, list[Action]]:
+    """Ask for as many ranks as are missing; nothing is asked for while the last ones failed to start."""
+    if now < state.ask_after:
+        return state, []
+    settings = state.settings
+    coming = sum(rank.standing.living and rank.incarnation not in state.leaving for rank in state.ranks.values())
+    missing = state.target * settings.ranks_per_replica + settings.spares - coming
+    avoid = avoided(state, now)
+    actions: list[Action] = []
+    for _ in range(missing):
+        name = f"{state.serial:04d}-{settings.lives}"
+        rank = Rank(name, asked=now, last_heard=now)
+        state = changed(state, serial=state.serial + 1, ranks=state.ranks.set(name, rank))
+        actions.append(StartRank(name, None, avoid))
+    if actions:
+        facts = {"ranks": len(actions), "avoided": sorted(avoid)}
+        actions.insert(0, Record("ranks asked for", facts=facts))
+    return state, actions
+
+
+def avoided(state: State, now: float) -> frozenset[str]:
+    """Nodes that are to be left, and those that are kept out because they fail again and again."""
+    nodes = {rank.node for rank in state.ranks.values() if rank.node}
+    kept_out = state.settings.quarantine.query(state.failures, nodes, now).excluded
+    return state.draining | frozenset(kept_out)
+
+
+def failed(state: State, rank: Rank, cause: str, now: float) -> State:
+    """A rank was lost and nobody wanted it to go: its node is remembered, and a start that failed is not hurried."""
+    if rank.node:
+        event = NodeEvent(rank.node, f"{rank.title}: {cause}")
+        state = changed(state, failures=state.settings.quarantine.record(state.failures, event, now))
+    if rank.standing is not Standing.STARTING or state.world is None:
+        return changed(state, aborted=0)
+    pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2**state.aborted)
+    return changed(state, aborted=state.aborted + 1, ask_after=now + pause)

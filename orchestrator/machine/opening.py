@@ -1,0 +1,137 @@
+"""The message that opens a generation, and what the machine remembers of it."""
+
+from collections.abc import Mapping
+
+from ...actors.messages import Hold, Open, Release, Report, StoreAddress
+from ...policies.values import changed
+from ...policies.world import Generation, Position, World
+from ..view import Phase
+from .answer import Answer
+from .events import Action, Record, Send
+from .roster import Roster
+from .sharing import share
+from .state import NOBODY, Standing, State, names, without
+
+# What a rank that is parked waits for comes when somebody dies, which may be never.
+PARKED_S = 30 * 86400.0
+
+
+def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
+    """The first generation of a run: nobody has begun anything."""
+    number = state.number + 1
+    generation = Generation(state.settings.term, number)
+    world = World(generation, roster.members, state.settings.ranks_per_replica)
+    message = Open(world, Position(0), {}, _store(state, generation))
+    state = _seated(changed(state, number=number, phase=Phase.RUNNING), message)
+    actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
+    return state, [Record("opened", generation, {"world": len(world.members), "step": 0}), *actions]
+
+
+def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: float) -> tuple[State, list[Action]]:
+    """The generation that a recovery, or ranks that join or leave, have prepared."""
+    recovery, old, roster = state.recovery, state.world, chosen.roster
+    assert recovery is not None
+    assert old is not None
+    assert roster is not None
+    world = World(recovery.generation, roster.members, old.ranks_per_replica)
+    reports = recovery.reports
+    position = chosen.position
+    leaving = frozenset(name for name in state.leaving if world.member(name) is not None)
+    shared = share(state, world, position, reports, leaving, roster.sources)
+    message = Open(
+        world,
+        position,
+        shared.indices,
+        _store(state, world.generation),
+        shared.work,
+        state.poison.get(position.first, frozenset()),
+        shadows=shared.shadows,
+        dropped=shared.dropped,
+        leaving=leaving,
+        sources=roster.sources,
+        restore=chosen.restore,
+    )
+    seats = {member.seat for member in world.members} | {state.ranks[name].seat for name in released}
+    gone = tuple(member.seat for member in old.members if member.seat not in seats)
+    ahead = _ahead(reports, position)
+    pending = names(name for name in world.incarnations if name not in ahead and not state.ranks[name].finished)
+    recovery = changed(
+        recovery,
+        opened=now,
+        waiting=0.0,
+        step=min((held.position.step for held in reports.values()), default=position.step),
+        lost=(*recovery.lost, *gone),
+        lost_microbatches=tuple(sorted({*recovery.lost_microbatches, *shared.lost})),
+        unbuilt=names(world.incarnations),
+        pending=pending,
+        stamps={"reported": recovery.stamps.get("reported", now), "opened": now},
+        reason=chosen.reason,
+    )
+    state = _seated(changed(state, recovery=recovery), message)
+    if state.phase is Phase.WAITING:
+        state = changed(state, phase=Phase.RECOVERING)
+    actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
+    for member in roster.parked:
+        state = state.rank(member.incarnation, seat=None, standing=Standing.READY)
+        state = changed(state, parked=state.parked.set(member.incarnation, None))
+        actions.append(hold(state, member.incarnation, PARKED_S, "its replica lost a rank; it is a spare now"))
+    for name in released:
+        state = state.lost(name, standing=Standing.LEFT, cause="it left as it was asked to")
+        actions += [Send(name, Release()), Record("left", facts={"rank": state.ranks[name].title})]
+    facts = {
+        "world": len(world.members),
+        "step": position.step,
+        "lost_microbatches": list(shared.lost),
+        "reason": chosen.reason,
+    }
+    return state, [Record("opened", world.generation, facts), *actions]
+
+
+def hold(state: State, incarnation: str, seconds: float, reason: str) -> Send:
+    """Tell a rank that a new generation may be long in coming."""
+    return Send(incarnation, Hold(seconds + state.settings.timeouts.recovery, reason))
+
+
+def _store(state: State, generation: Generation) -> StoreAddress:
+    """Where the members of a generation meet."""
+    assert state.store is not None
+    host, port = state.store
+    return StoreAddress(host, port, f"{state.settings.store_prefix}/{generation}")
+
+
+def _seated(state: State, message: Open) -> State:
+    """Everybody in the new world has its seat."""
+    world = message.world
+    newcomers = {name for name in state.parked if world.member(name) is not None}
+    ranks = state.ranks.mutate()
+    unfinished = []
+    for member in world.members:
+        rank = ranks[member.incarnation]
+        if rank.finished is None:
+            unfinished.append(member.incarnation)
+        if rank.seat != member.seat or rank.standing is Standing.READY:
+            standing = Standing.MEMBER if rank.standing is Standing.READY else rank.standing
+            ranks[member.incarnation] = changed(rank, seat=member.seat, standing=standing)
+    parked = state.parked
+    for name in newcomers:
+        parked = without(parked, name)
+    leaving = state.leaving
+    for name in message.leaving:
+        if leaving[name] is None:
+            leaving = leaving.set(name, message.position)
+    return changed(
+        state,
+        world=world,
+        opened=message,
+        ranks=ranks.finish(),
+        parked=parked,
+        leaving=leaving,
+        unfinished=names(unfinished) if unfinished else NOBODY,
+    )
+
+
+def _ahead(reports: Mapping[str, Report], position: Position) -> frozenset[str]:
+    """Whoever is ahead has decided the position that the others are about to follow."""
+    if all(held.position == position for held in reports.values()):
+        return frozenset()
+    return frozenset(name for name, held in reports.items() if held.position == position)
