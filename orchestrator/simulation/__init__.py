@@ -1,0 +1,1 @@
+"""The brain in simulated worlds: the same machine, virtual time."""

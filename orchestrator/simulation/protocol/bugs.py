@@ -1,0 +1,243 @@
+"""Protocol bugs to plant, one at a time: a checker that finds none of them would prove nothing.
+
+Bugs of the ranks replace a function of theirs. Bugs of the controller sit at the border of its machine, where what it
+hears, or what it answers, is changed as a wrong machine would have changed it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....actors.messages import Open, Report
+from ....actors.rank import ledger
+from ....actors.rank.ledger import Ledger
+from ....actors.rank.transaction import Transaction, Verdict
+from ....policies.world import Generation, Position, Work, WorkKind
+from ...machine import events
+from ...machine.state import State
+from . import controllers
+from .training import Training
+
+Actions = Sequence[events.Action]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One planted bug.
+
+    Attributes:
+        name: of it.
+        plant: while it is in there, every simulation has it.
+    """
+
+    name: str
+    plant: Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def _instead(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """While inside, ``owner.name`` is what ``make`` makes of it."""
+    original = getattr(owner, name)
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _hearing(change: Callable[[State, events.Event], events.Event]) -> AbstractContextManager[None]:
+    """A controller that hears something else."""
+
+    def make(advance: Any) -> Any:
+        return lambda state, event, now: advance(state, change(state, event), now)
+
+    return _instead(controllers, "advance", make)
+
+
+def _reporting(change: Callable[[State, Report], Report]) -> AbstractContextManager[None]:
+    """A controller that understands reports wrongly."""
+
+    def wrong(state: State, event: events.Event) -> events.Event:
+        if isinstance(event, events.Heard) and isinstance(event.message, Report):
+            return replace(event, message=change(state, event.message))
+        return event
+
+    return _hearing(wrong)
+
+
+def _opening(change: Callable[[State, Open], Open]) -> AbstractContextManager[None]:
+    """A controller that opens generations otherwise; ``change`` gets the state after it."""
+
+    def make(advance: Any) -> Any:
+        def wrong(state: State, event: events.Event, now: float) -> tuple[State, Actions]:
+            state, actions = advance(state, event, now)
+            return state, [_opened(state, action, change) for action in actions]
+
+        return wrong
+
+    return _instead(controllers, "advance", make)
+
+
+def _opened(state: State, action: events.Action, change: Callable[[State, Open], Open]) -> events.Action:
+    if isinstance(action, events.Send) and isinstance(action.message, Open):
+        return replace(action, message=change(state, action.message))
+    return action
+
+
+# --- the ranks' half
+
+
+def _vote_skipped() -> AbstractContextManager[None]:
+    """Whoever has the sum decides: some of the others may not have it."""
+
+    def make(collect: Any) -> Any:
+        def wrong(self: Training, generation: Generation, group: Any, what: str, contribution: object) -> Any:
+            return {} if what == "vote" else (yield from collect(self, generation, group, what, contribution))
+
+        return wrong
+
+    return _instead(Training, "_collect", make)
+
+
+def _promise_not_kept() -> AbstractContextManager[None]:
+    """A rank that has reported still decides in the generation that it gave up."""
+    return _instead(Transaction, "current", lambda _: lambda self, generation: self.generation == generation)
+
+
+def _begun_after_report() -> AbstractContextManager[None]:
+    """Work is begun between a report and the next generation: planned in the old world, and nobody knows of it."""
+
+    def wrong(self: Ledger, position: Position, work: Work, timeout: float) -> Transaction:
+        self._transaction = self._transaction.take_up(position, work, self._share(self._transaction, work))
+        return self._transaction
+
+    return _instead(Ledger, "take_up", lambda _: wrong)
+
+
+def _sums_forgotten() -> AbstractContextManager[None]:
+    """A rank reports that it has nothing, though its accumulators hold something."""
+
+    def make(report: Any) -> Any:
+        return lambda self, *cause: replace(report(self, *cause), done=frozenset())
+
+    return _instead(Transaction, "report", make)
+
+
+def _poison_kept() -> AbstractContextManager[None]:
+    """Poison of one position is taken for poison of the next one."""
+    return _at(lambda before, after: replace(after, poison=before.poison))
+
+
+def _poison_forgotten() -> AbstractContextManager[None]:
+    """A void attempt is made again with the poison in it."""
+    return _at(lambda before, after: replace(after, poison=frozenset()))
+
+
+def _at(change: Callable[[Transaction, Transaction], Transaction]) -> AbstractContextManager[None]:
+    def make(at: Any) -> Any:
+        return lambda self, position: change(self, at(self, position))
+
+    return _instead(Transaction, "_at", make)
+
+
+def _evaluation_counted_as_step() -> AbstractContextManager[None]:
+    """All ranks count alike, and wrongly."""
+
+    def wrong(position: Position, verdict: Verdict, kind: WorkKind) -> Position:
+        return Position(position.step + 1)
+
+    return _instead(ledger, "after", lambda _: wrong)
+
+
+# --- the controller's half
+
+
+def _generation_reused() -> AbstractContextManager[None]:
+    """The number of a generation is given a second time."""
+
+    def make(advance: Any) -> Any:
+        def wrong(state: State, event: events.Event, now: float) -> Any:
+            idle = state.recovery is None and state.number > 1
+            return advance(replace(state, number=state.number - 1) if idle else state, event, now)
+
+        return wrong
+
+    return _instead(controllers, "advance", make)
+
+
+def _stale_report_accepted() -> AbstractContextManager[None]:
+    """A report of an older generation is taken for one of the newest."""
+
+    def wrong(state: State, message: Report) -> Report:
+        stale = state.world is not None and message.abandons < state.world.generation
+        return replace(message, abandons=state.world.generation) if stale and state.world else message
+
+    return _reporting(wrong)
+
+
+def _owed_given_out() -> AbstractContextManager[None]:
+    """What a survivor still computes is given to others as well."""
+    return _reporting(lambda _, message: replace(message, owed=frozenset()))
+
+
+def _index_dropped() -> AbstractContextManager[None]:
+    """One of the lost microbatches is given to nobody."""
+
+    def wrong(state: State, message: Open) -> Open:
+        if message.work is None or state.recovery is None or not state.recovery.lost_microbatches:
+            return message
+        dropped = state.recovery.lost_microbatches[-1]
+        indices = {name: tuple(i for i in held if i != dropped) for name, held in message.indices.items()}
+        return replace(message, indices=indices)
+
+    return _opening(wrong)
+
+
+def _decided_not_followed() -> AbstractContextManager[None]:
+    """What one survivor has decided is done again by those who have not."""
+
+    def wrong(state: State, message: Open) -> Open:
+        if state.recovery is None:
+            return message
+        behind = min(state.recovery.reports[name].position for name in message.world.incarnations)
+        return replace(message, position=behind)
+
+    return _opening(wrong)
+
+
+def _taken_for_decided() -> AbstractContextManager[None]:
+    """A position that nobody has come to is passed over."""
+
+    def wrong(state: State, message: Open) -> Open:
+        if state.recovery is None or message.work is not None:
+            return message
+        return replace(message, position=Position(message.position.step + 1))
+
+    return _opening(wrong)
+
+
+def _work_forgotten() -> AbstractContextManager[None]:
+    """A generation is opened as if nobody had begun."""
+    return _opening(lambda _, message: replace(message, work=None))
+
+
+BUGS = tuple(
+    Bug(plant.__name__.strip("_").replace("_", " "), plant)
+    for plant in (
+        _vote_skipped,
+        _promise_not_kept,
+        _begun_after_report,
+        _sums_forgotten,
+        _poison_kept,
+        _poison_forgotten,
+        _evaluation_counted_as_step,
+        _generation_reused,
+        _stale_report_accepted,
+        _owed_given_out,
+        _index_dropped,
+        _decided_not_followed,
+        _taken_for_decided,
+        _work_forgotten,
+    )
+)

@@ -1,0 +1,220 @@
+"""One simulated rank: the real ledger, a control thread that hears messages, and a training thread that is resumed."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ....actors.messages import (
+    Fenced,
+    FromRank,
+    Heartbeat,
+    Hello,
+    Joined,
+    Open,
+    Prepare,
+    Release,
+    Report,
+    ToRank,
+)
+from ....actors.rank.ledger import Ledger
+from ....conf.errors import CommunicatorError
+from ....policies.workload import Balanced
+from ....policies.world import Generation, Position
+from .network import Connection
+from .training import Moves, Training
+
+if TYPE_CHECKING:
+    from .controllers import Controller
+    from .simulation import Simulation
+
+
+class Rank:
+    """One life of a rank.
+
+    Attributes:
+        frozen: stopped by a signal: no thread of it runs, and its connections stay open.
+        hit: whether a fault has hit it, so that it may be lost.
+        raising: whether its next microbatch raises.
+        promised: newest generation in which it decides nothing any more.
+    """
+
+    def __init__(self, simulation: "Simulation", name: str, node: str) -> None:
+        self._simulation = simulation
+        self.name = name
+        self.node = node
+        self.alive = False
+        self.frozen = False
+        self.hit = False
+        self.raising = False
+        self.promised = Generation(0, 0)
+        self.connection: Connection | None = None
+        self.told: dict[Position, frozenset[int]] = {}
+        self.training = Training(simulation, self)
+        self.ledger = Ledger(
+            name, self.say, _Groups(simulation, self), Balanced(),  # type: ignore[arg-type]
+            before_report=lambda: simulation.faults.strike("report", self),
+        )  # fmt: skip
+        self._heard = 0.0
+        self._deferred: list[ToRank] = []
+        self._thread: Moves[None] | None = None
+        self._waiting: Callable[[], bool] | None = None
+
+    # --- the process
+
+    def start(self, controller: "Controller") -> None:
+        simulation = self._simulation
+        self.alive = True
+        self._heard = simulation.clock.now
+        self._thread = self.training.run()
+        self._connect(controller)
+        simulation.faults.strike("start", self)
+        self.say(Hello(self.name, 1, self.node))
+        self._waiting = _at_once
+        simulation.stir(self.name)
+        self._beat()
+
+    def vanish(self, unseen: bool = False) -> None:
+        """The process is gone; what it has sent still arrives, then the end of its connection.
+
+        Args:
+            unseen: its machine is gone with it, and nothing arrives any more.
+        """
+        if not self.alive:
+            return
+        simulation = self._simulation
+        simulation.note("{} is gone", self.name)
+        self.alive = False
+        simulation.fabric.leave_all(self.name, unseen)
+        if self.connection is not None:
+            if unseen:
+                self.connection.vanish()
+            else:
+                self.connection.close()
+        simulation.cluster.lost(self, unseen)
+
+    def freeze(self, seconds: float) -> None:
+        """Stop every thread; it may be woken before, just as, or long after it is given up."""
+        self.frozen = True
+        self._simulation.clock.after(seconds, self._thaw)
+
+    def _thaw(self) -> None:
+        if not self.alive:
+            return
+        simulation = self._simulation
+        simulation.note("{} wakes", self.name)
+        simulation.saw("woke")
+        self.frozen = False
+        # Which of its threads runs first is chance: what it was told may be read late.
+        simulation.clock.after(simulation.chance.short(), self._catch_up)
+        simulation.fabric.thawed(self.name)
+        simulation.stir(self.name)
+
+    # --- the control thread
+
+    def say(self, message: FromRank) -> None:
+        if isinstance(message, Report):
+            self.promised = max(self.promised, message.abandons)
+            self._simulation.checks.report(self, message)
+        if self.alive and self.connection is not None:
+            self.connection.say_up(message)
+
+    def built(self, generation: Generation) -> None:
+        """The group of this generation is there."""
+        self._simulation.faults.strike("built", self)
+        self.say(Joined(self.name, generation, 0.0))
+
+    def _connect(self, controller: "Controller") -> None:
+        self.connection = controller.accept(self, self._receive, self._lost)
+
+    def _lost(self) -> None:
+        """Training goes on without a controller, but not for ever."""
+
+    def _receive(self, message: ToRank) -> None:
+        if not self.alive:
+            return
+        if self._deferred or self.frozen:
+            self._deferred.append(message)
+        else:
+            self._hear(message)
+
+    def _catch_up(self) -> None:
+        while self._deferred and self.alive and not self.frozen:
+            self._hear(self._deferred.pop(0))
+
+    def _hear(self, message: ToRank) -> None:
+        self._heard = self._simulation.clock.now
+        match message:
+            case Prepare():
+                self.ledger.prepare(message)
+            case Open():
+                self._open(message)
+            case Fenced() | Release():
+                self.vanish()
+        self._simulation.stir(self.name)
+
+    def _open(self, message: Open) -> None:
+        simulation = self._simulation
+        simulation.faults.strike("open", self)
+        if not self.alive:
+            return
+        before = self.ledger.transaction
+        self.ledger.open(message)
+        after = self.ledger.transaction
+        if after is not before:
+            self.told[message.position.first] = message.poison
+            simulation.checks.opened(self, message, before, after)
+
+    def _beat(self) -> None:
+        if not self.alive:
+            return
+        simulation, timeouts = self._simulation, self._simulation.scenario.timeouts
+        if not self.frozen:
+            if simulation.clock.now - self._heard > timeouts.orphan:
+                simulation.saw("orphaned")
+                self.vanish()
+                return
+            transaction = self.ledger.transaction
+            self.say(Heartbeat(self.name, transaction.position, "training", work=transaction.work))
+        simulation.clock.after(timeouts.heartbeat_interval, self._beat)
+
+    # --- the training thread
+
+    def resume(self) -> None:
+        """Move it on for as long as nothing holds it."""
+        while self.alive and not self.frozen and self._waiting is not None and self._waiting():
+            self._waiting = None
+            assert self._thread is not None
+            wait = next(self._thread, None)
+            if callable(wait):
+                self._waiting = wait
+            elif wait is not None:
+                self._simulation.clock.after(wait, self._wake)
+
+    def _wake(self) -> None:
+        self._waiting = _at_once
+        self._simulation.stir(self.name)
+
+
+class _Groups:
+    """What the ledger sees of a rank's groups."""
+
+    def __init__(self, simulation: "Simulation", rank: Rank) -> None:
+        self._simulation = simulation
+        self._rank = rank
+
+    def open(self, message: Open) -> None:
+        self._simulation.fabric.arrive(self._rank, message.world)
+
+    def interrupt(self, generation: Generation) -> None:
+        self._simulation.fabric.leave(self._rank.name, generation)
+
+    def accused(self, generation: Generation, error: CommunicatorError) -> int | None:
+        """Errors point at somebody half of the time; then mostly at the right one."""
+        meeting = self._simulation.fabric.meetings.get(generation)
+        if meeting is None or not self._simulation.chance.of(0.5):
+            return None
+        members = enumerate(meeting.world.incarnations)
+        return next((place for place, name in members if self._simulation.ranks[name].hit), None)
+
+
+def _at_once() -> bool:
+    return True

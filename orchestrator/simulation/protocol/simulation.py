@@ -1,0 +1,119 @@
+"""The real machine and the real ledger of every rank in virtual time, under everything that a hostile world can do.
+
+One seed is one run and always the same one. Connections are in order, as TCP is, and nothing else is: the control
+thread of a rank may run between any two moves of its training thread. Checks look on all the while.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....actors.messages import Open
+from ....policies.workload import Balanced
+from ...machine import events
+from ...machine.state import Settings, State
+from .chance import Chance
+from .checkers import Checks, Violation
+from .clock import Clock
+from .cluster import Cluster
+from .controllers import Controller
+from .diary import Diary
+from .fabric import Fabric
+from .faults import Faults
+from .loop import Loop
+from .network import Network
+from .ranks import Rank
+from .scenario import draw
+
+# Virtual seconds after which a run that has not ended is taken to hang; longer than all time-outs one after another.
+DEADLINE_S = 1000.0
+_STORY = 40
+
+
+class Simulation:
+    """One run from one seed.
+
+    Args:
+        seed: of everything in it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.scenario = draw(seed)
+        self.chance = Chance(seed)
+        self.clock = Clock()
+        self.diary = Diary()
+        self.loop = Loop(seed, self.scenario.steps)
+        self.checks = Checks(self.loop)
+        self.network = Network(self.clock, self.chance, self.scenario.doubling)
+        self.fabric = Fabric(self)
+        self.cluster = Cluster(self, self.scenario.nodes)
+        self.faults = Faults(self)
+        self.ranks: dict[str, Rank] = {}
+        self.controller = Controller(self, self._settings(term=1))
+        self._stirred: list[str] = []
+
+    def run(self) -> State:
+        """To the end.
+
+        Raises:
+            Violation: something happened that must never happen; it names the seed and tells the story.
+        """
+        try:
+            self.controller.start()
+            self.faults.start()
+            while not self.controller.over:
+                if self.clock.now > DEADLINE_S:
+                    state = self.controller.state
+                    raise Violation("every run ends", f"still {state.phase}: {state.recovery}")
+                self.clock.step()
+                while self._stirred:
+                    self.ranks[self._stirred.pop(0)].resume()
+            self.saw(str(self.controller.state.phase))
+            self.checks.end(self.controller.state, self.ranks)
+        except Exception as error:
+            story = "\n".join(self.diary.lines(_STORY))
+            # What a rank or the machine refuses itself is found as well.
+            check = error.check if isinstance(error, Violation) else f"the code itself ({type(error).__name__})"
+            raise Violation(check, f"seed {self.seed} at {self.clock.now:.3f}: {check}: {error}\n{story}") from error
+        return self.controller.state
+
+    def stir(self, name: str) -> None:
+        """Something changed for this rank's training thread; it is looked at when this event is over."""
+        self._stirred.append(name)
+
+    def tell(self, event: events.Event) -> None:
+        """Whatever controller there is hears of something in the cluster."""
+        self.controller.hear(event)
+
+    def note(self, text: str, *facts: Any) -> None:
+        self.diary.note(self.clock.now, text, *facts)
+
+    def saw(self, what: str) -> None:
+        self.diary.saw(what)
+
+    def hit(self, kind: str, point: str) -> None:
+        self.diary.hits[kind, point] += 1
+
+    def observe(self, before: State, after: State, actions: Sequence[events.Action]) -> None:
+        """A world was opened: check what it was made from, and note what kind of loss this was."""
+        if before.world is None:
+            return
+        opened = next(action.message for action in actions if isinstance(action, events.Send)
+                      and isinstance(action.message, Open))  # fmt: skip
+        assert after.recovery is not None
+        reports = after.recovery.reports
+        self.checks.planned({name: reports[name] for name in opened.world.incarnations}, self.ranks)
+        self.diary.seen["deathless"] += after.deathless > 0
+        begun = {reports[name].work for name in opened.world.incarnations if reports[name].position == opened.position}
+        if opened.work is None:
+            self.saw("nobody had begun")
+        else:
+            self.saw(f"opened in {opened.work.kind}")
+            self.saw("some had begun" if None in begun else "all had begun")
+        if opened.poison:
+            self.saw("opened with poison")
+
+    def _settings(self, term: int) -> Settings:
+        scenario = self.scenario
+        names = tuple(f"r{place}" for place in range(scenario.replicas))
+        return Settings("simulated", term, names, 1, Balanced(), scenario.timeouts, skip_poison=scenario.skip_poison)
