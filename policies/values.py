@@ -10,8 +10,10 @@ def changed(value: Value, **fields: object) -> Value:
 
     It is not made by its constructor: not for values that check or derive anything there.
     """
-    assert fields.keys() <= value.__dict__.keys(), f"{type(value).__name__} has no {fields.keys()}"
     copy = object.__new__(type(value))
-    copy.__dict__.update(value.__dict__)
-    copy.__dict__.update(fields)
+    held = copy.__dict__
+    held.update(value.__dict__)
+    known = len(held)
+    held.update(fields)
+    assert len(held) == known, f"a {type(value).__name__} has not all of {', '.join(fields)}"
     return copy
