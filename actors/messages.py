@@ -129,6 +129,7 @@ class Report:
         abandons: the generation that it gave up.
         promised: it will be told of no generation older than this one either; None if nobody has asked for that.
         repeats: the replica whose indices these are, if it is that one's shadow.
+        lacks: whether it still has not got the state that it was to take or to go back to.
         position: first undecided position.
         done: indices of that position whose gradients it holds.
         owed: indices that it still computes.
@@ -147,6 +148,7 @@ class Report:
     work: Work | None = None
     repeats: int | None = None
     promised: Generation | None = None
+    lacks: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,15 @@ class Scene:
         position: first undecided position.
         work: what is under way there, None if nobody has come to it.
         released: members that were to leave and have nothing left to do.
-        left: of the old world, these aside.
+        left: of the old world, these aside; whoever still lacks the state that it was to take is no help there.
+        spares: those, and the parked ranks.
     """
 
     position: Position
     work: Work | None
     released: tuple[str, ...]
     left: Left
+    spares: tuple[Parked, ...]
 
     @property
     def lost(self) -> int:
@@ -75,7 +77,15 @@ def scene(state: State) -> Scene:
         # They did not die: it is as if they had never been there.
         staying = tuple(member for member in old.members if member.incarnation not in released)
         old = World(old.generation, staying, old.ranks_per_replica)
-    return Scene(position, next(there, None), released, left_of(old, reports))
+    lacking = {name for name, held in reports.items() if held.lacks}
+    spares = [*sorted(lacking.difference(released)), *sorted(state.parked)]
+    return Scene(
+        position,
+        next(there, None),
+        released,
+        left_of(old, set(reports) - lacking if lacking else reports),
+        tuple(Parked(name, state.ranks[name].node) for name in spares),
+    )
 
 
 def answer(state: State, found: Scene, now: float) -> Answer:
@@ -105,7 +115,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
         minimum=settings.minimum,
         ranks_per_replica=size,
         broken=tuple(broken),
-        spares=len(state.parked),
+        spares=len(found.spares),
         room=starting // size + state.room,
         replacement_rate=1 / settings.replacement if settings.replacement else 0.0,
         waited=now - recovery.waiting if recovery.waiting else 0.0,
@@ -119,21 +129,15 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
     )
 
 
-def parked(state: State) -> list[Parked]:
-    """Those who can be given a seat, in the order in which they were asked for."""
-    return [Parked(name, state.ranks[name].node) for name in sorted(state.parked)]
-
-
 def _going_on(state: State, found: Scene, reason: str) -> Answer:
     """Everybody who is there goes on, and whoever is to join comes in if that is possible now."""
     roster = survivors(found.left)
     size = state.settings.ranks_per_replica
     wanted = state.target - (len(found.left.whole) - leavers(state, found.left.whole))
-    there = parked(state)
-    count = max(0, min(wanted, len(there) // size)) if found.admits else 0
+    count = max(0, min(wanted, len(found.spares) // size)) if found.admits else 0
     if count:
         reason = f"{count} replicas join"
-        roster = joined(roster, there[: count * size], size)
+        roster = joined(roster, found.spares[: count * size], size)
     return Answer(reason, roster, found.position)
 
 
@@ -158,8 +162,7 @@ def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: fl
         return Answer(decision.reason, fresh=option.fresh, deadline=until)
     left = found.left
     if option.completed:
-        spares = parked(state)
-        roster = completed(left, option.completed, spares, orphans=remedy is not Remedy.SWAP)
+        roster = completed(left, option.completed, found.spares, orphans=remedy is not Remedy.SWAP)
     else:
         roster = survivors(left)
     if remedy in _SOURCES:

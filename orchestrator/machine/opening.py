@@ -71,10 +71,11 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     if state.phase is Phase.WAITING:
         state = changed(state, phase=Phase.RECOVERING)
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
-    for member in roster.parked:
-        state = state.rank(member.incarnation, seat=None, standing=Standing.READY)
-        state = changed(state, parked=state.parked.set(member.incarnation, None))
-        actions.append(hold(state, member.incarnation, PARKED_S, "its replica lost a rank; it is a spare now"))
+    left_over = sorted(name for name in reports if world.member(name) is None and name not in released)
+    for name in left_over:
+        state = state.rank(name, seat=None, standing=Standing.READY)
+        state = changed(state, parked=state.parked.set(name, None))
+        actions.append(hold(state, name, PARKED_S, "there is no place for it now: it is a spare"))
     for name in released:
         state = state.lost(name, standing=Standing.LEFT, cause="it left as it was asked to")
         actions += [Send(name, Release()), Record("left", facts={"rank": state.ranks[name].title})]

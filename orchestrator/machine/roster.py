@@ -51,12 +51,10 @@ class Roster:
     Attributes:
         members: in the order of their seats.
         sources: those of them that take up the position anew, and whose state they take; their own, if they have it.
-        parked: living ranks of the old world that have no seat any more.
     """
 
     members: tuple[Member, ...]
     sources: Mapping[str, str]
-    parked: tuple[Member, ...] = ()
 
 
 def left_of(world: World, living: Collection[str]) -> Left:
@@ -75,7 +73,7 @@ def left_of(world: World, living: Collection[str]) -> Left:
 
 def survivors(left: Left) -> Roster:
     """Only the replicas that are whole."""
-    return Roster(_seated(left.whole), {}, _seated(left.broken))
+    return Roster(_seated(left.whole), {})
 
 
 def completed(left: Left, replicas: int, spares: Sequence[Parked], *, orphans: bool) -> Roster:
@@ -117,9 +115,7 @@ def completed(left: Left, replicas: int, spares: Sequence[Parked], *, orphans: b
             new.append(member)
             sources[member.incarnation] = member.incarnation
     members = sorted((*_seated(left.whole), *new), key=lambda member: member.seat)
-    seated_now = {member.incarnation for member in members}
-    parked = tuple(member for member in _seated(left.broken) if member.incarnation not in seated_now)
-    return Roster(tuple(members), sources, parked)
+    return Roster(tuple(members), sources)
 
 
 def joined(roster: Roster, newcomers: Sequence[Parked], size: int) -> Roster:
@@ -131,12 +127,12 @@ def joined(roster: Roster, newcomers: Sequence[Parked], size: int) -> Roster:
     new = [Member(one.incarnation, seat, one.node) for one, seat in zip(newcomers, places, strict=False)]
     sources = {one.incarnation: next(holders[one.seat.coordinate]).incarnation for one in new}
     members = sorted((*roster.members, *new), key=lambda member: member.seat)
-    return Roster(tuple(members), {**roster.sources, **sources}, roster.parked)
+    return Roster(tuple(members), {**roster.sources, **sources})
 
 
 def anew(roster: Roster) -> Roster:
     """The same, and everybody forgets what it has done."""
-    return Roster(roster.members, {member.incarnation: member.incarnation for member in roster.members}, roster.parked)
+    return Roster(roster.members, {member.incarnation: member.incarnation for member in roster.members})
 
 
 class _Holders:
