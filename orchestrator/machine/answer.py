@@ -69,7 +69,10 @@ def scene(state: State) -> Scene:
     assert state.world is not None
     assert state.recovery is not None
     reports = state.recovery.reports
-    position = max((held.position for held in reports.values()), default=Position(0))
+    position = max((held.position for held in reports.values()), default=None)
+    if position is None:
+        # Nobody is left who could say it: this is what was heard last.
+        position = max(state.ranks[name].position for name in state.world.incarnations)
     there = (held.work for held in reports.values() if held.position == position and held.work is not None)
     released = _released(state, position)
     old = state.world

@@ -26,8 +26,8 @@ def begin(
     old = state.recovery
     if old is not None and not old.opened:
         if old.planned and not planned:
-            state = changed(state, recovery=changed(old, planned=False, cause=cause, started=now))
-            state = changed(state, first_cause=state.first_cause or cause)
+            old = changed(old, planned=False, cause=cause, started=now)
+            state = changed(state, phase=Phase.RECOVERING, recovery=old, first_cause=state.first_cause or cause)
         return plan(state, now)
     assert state.world is not None, "nothing can be lost before the first generation"
     number = state.number + 1

@@ -107,9 +107,10 @@ def completed(left: Left, replicas: int, spares: Sequence[Parked], *, orphans: b
     sources: dict[str, str] = {}
     new: list[Member] = []
     for seat, member in found.items():
-        own = member in holders[seat.coordinate]
         new.append(Member(member.incarnation, seat, member.node))
-        sources[member.incarnation] = member.incarnation if own else next(holders[seat.coordinate].turns).incarnation
+        # Where nobody holds the state, it is restored.
+        holder = member if member in holders[seat.coordinate] else next(holders[seat.coordinate].turns, member)
+        sources[member.incarnation] = holder.incarnation
     for replica in kept:
         for member in left.broken.get(replica, ()):
             new.append(member)

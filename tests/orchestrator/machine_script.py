@@ -38,6 +38,7 @@ from everstep.orchestrator.machine.look import look
 from everstep.orchestrator.machine.state import Settings, Standing, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.view import Phase, RunState
+from everstep.policies.recovery import RecoveryPolicy, Shrink
 from everstep.policies.workload import Balanced
 from everstep.policies.world import Generation, Position, Work, WorkKind
 
@@ -61,7 +62,7 @@ def generation(number: int) -> Generation:
 
 @dataclass
 class Script:
-    """A run of ``ranks`` ranks.
+    """A run of ``ranks`` ranks, and ``spares`` beside them that come after the last seat.
 
     Attributes:
         answered: actions of the last event.
@@ -73,15 +74,29 @@ class Script:
     microbatches: int = 8
     steps: int = 5
     skip_poison: bool = False
+    spares: int = 0
+    replaces: bool = False
+    size: int = 1
+    recovery: RecoveryPolicy = field(default_factory=Shrink)
     timeouts: Timeouts = field(default_factory=Timeouts)
     now: float = 100.0
     answered: list[Action] = field(default_factory=list)
     history: list[Action] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        names = tuple(map(name, range(self.ranks)))
         settings = Settings(
-            "test", 1, names, self.minimum, Balanced(), self.timeouts, store_prefix="root", skip_poison=self.skip_poison
+            "test",
+            1,
+            tuple(map(name, range(self.ranks + self.spares))),
+            self.minimum,
+            Balanced(),
+            self.timeouts,
+            ranks_per_replica=self.size,
+            store_prefix="root",
+            skip_poison=self.skip_poison,
+            spares=self.spares,
+            replaces=self.replaces,
+            recovery=self.recovery,
         )
         self.state = State(settings)
 
@@ -119,9 +134,9 @@ class Script:
         self.happen(StoreOpened("host", 1234))
         return self
 
-    def greet(self, *ranks: int, **environment: str) -> None:
+    def greet(self, *ranks: int, node: str = "node", **environment: str) -> None:
         for rank in ranks:
-            self.hear(rank, Hello(name(rank), 1000 + rank, "node", environment))
+            self.hear(rank, Hello(name(rank), 1000 + rank, node, environment))
 
     def ready(self, *ranks: int, **facts: str) -> list[Action]:
         signatures = {"weight": facts.pop("weight", "digest")}
@@ -131,8 +146,8 @@ class Script:
     def boot(self) -> "Script":
         """Up to the first generation."""
         self.start()
-        self.greet(*range(self.ranks))
-        self.ready(*range(self.ranks))
+        self.greet(*range(self.ranks + self.spares))
+        self.ready(*range(self.ranks, self.ranks + self.spares), *range(self.ranks))
         assert self.state.phase is Phase.RUNNING
         return self
 
