@@ -120,6 +120,20 @@ def submit(file: str, overrides: tuple[str, ...], address: str, wait: bool) -> N
         jobs.wait(job, address=address, echo=lambda text: click.echo(text, nl=False))
 
 
+@main.command()
+@click.argument("file", type=click.Path())
+@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures to this file.")
+def simulate(file: str, overrides: tuple[str, ...], json_file: Path | None) -> None:
+    """Simulate the run that FILE describes, in virtual time, and show where its time went.
+
+    A KEY=VALUE changes one setting, as in policies.recovery=swap or failures.rank_mtbf=1e6.
+    """
+    from .simulation.command import simulate
+
+    simulate(file, overrides, json_file, _console())
+
+
 def undisturbed_twin(run_file: RunFile) -> RunFile:
     """The same run under another name and without its planned faults."""
     return dataclasses.replace(
