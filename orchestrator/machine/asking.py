@@ -1,5 +1,6 @@
 """Ranks that are asked for: in the place of those that are gone, and because more are wanted."""
 
+from ...policies.placement import Spread
 from ...policies.quarantine import NodeEvent
 from ...policies.values import changed
 from .events import Action, Record, StartRank
@@ -16,17 +17,26 @@ def ask(state: State, now: float) -> tuple[State, list[Action]]:
     settings = state.settings
     coming = sum(rank.standing.living and rank.incarnation not in state.leaving for rank in state.ranks.values())
     missing = state.target * settings.ranks_per_replica + settings.spares - coming
+    if missing <= 0:
+        return state, []
     avoid = avoided(state, now)
-    actions: list[Action] = []
-    for _ in range(missing):
+    actions: list[Action] = [Record("ranks asked for", facts={"ranks": missing, "avoided": sorted(avoid)})]
+    for node in _places(state, missing, avoid):
         name = f"{state.serial:04d}-{settings.lives}"
         rank = Rank(name, asked=now, last_heard=now)
         state = changed(state, serial=state.serial + 1, ranks=state.ranks.set(name, rank))
-        actions.append(StartRank(name, None, avoid))
-    if actions:
-        facts = {"ranks": len(actions), "avoided": sorted(avoid)}
-        actions.insert(0, Record("ranks asked for", facts=facts))
+        actions.append(StartRank(name, None, avoid, node))
     return state, actions
+
+
+def _places(state: State, count: int, avoid: frozenset[str]) -> list[str | None]:
+    """A node for each of so many ranks: away from each other and from those that are parked; None where any will do."""
+    nodes = [node for node in state.nodes if node.name not in avoid]
+    usable = {node.name for node in nodes}
+    held = {name: state.ranks[name].node for name in state.parked if state.ranks[name].node in usable}
+    members = [rank.node for rank in state.members if rank.node in usable] if nodes else []
+    started = Spread(nodes).spares(members, len(held) + count, held).started
+    return [*started, *[None] * (count - len(started))]
 
 
 def avoided(state: State, now: float) -> frozenset[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...actors.messages import FromRank, StepRecord, ToRank
+from ...policies.placement import Node
 from ...policies.world import Generation, Seat
 
 # --- events
@@ -91,9 +92,14 @@ class Resize:
 
 @dataclass(frozen=True)
 class Room:
-    """The cluster has room for so many replicas beside all ranks that were asked for."""
+    """The cluster has room for so many replicas beside all ranks that were asked for.
+
+    Attributes:
+        nodes: all that live, with their failure domains and how many ranks each has room for, if that is known.
+    """
 
     replicas: int
+    nodes: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,11 +132,17 @@ Event = (
 
 @dataclass(frozen=True)
 class StartRank:
-    """Ask for a rank on none of the nodes to ``avoid``; without a seat it is parked until it is given one."""
+    """Ask for a rank; without a seat it is parked until it is given one.
+
+    Attributes:
+        avoid: nodes that it must not be on, if there are others.
+        node: where it would be best; None if any other will do.
+    """
 
     incarnation: str
     seat: Seat | None
     avoid: frozenset[str] = frozenset()
+    node: str | None = None
 
 
 @dataclass(frozen=True)

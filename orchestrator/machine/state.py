@@ -9,6 +9,7 @@ from immutables import Map
 from ...actors.messages import Finished, Open, Raised, Ready, Report, StepRecord
 from ...conf.elastic import Timeouts
 from ...policies import quarantine
+from ...policies.placement import Node
 from ...policies.quarantine import Quarantine
 from ...policies.recovery import RecoveryPolicy, Shrink
 from ...policies.values import changed
@@ -206,6 +207,7 @@ class State:
         fenced: ranks that were shut out and whose end is not confirmed.
         decision: how the last loss was answered, and why, in one line.
         room: replicas for which the cluster has room beside all ranks that were asked for.
+        nodes: all that live, if the cluster can tell.
         saved: by where it lies, the steps that the newest saved state holds.
         failures: what is remembered of the failures of nodes.
         draining: nodes on which nothing is started any more.
@@ -238,6 +240,7 @@ class State:
     recoveries: tuple[RecoveryRecord, ...] = ()
     decision: str = ""
     room: int = 0
+    nodes: tuple[Node, ...] = ()
     saved: Mapping[str, int] = field(default_factory=dict)
     failures: quarantine.Ledger = field(default_factory=quarantine.Ledger)
     draining: frozenset[str] = frozenset()

@@ -70,8 +70,8 @@ def advance(state: State, event: Event, now: float) -> Step:
             return membership.drain(state, node, reason, now)
         case Resize(replicas):
             return membership.resize(state, replicas, now)
-        case Room(replicas):
-            return recovery.plan(changed(state, room=replicas), now)
+        case Room(replicas, nodes):
+            return recovery.plan(changed(state, room=replicas, nodes=nodes), now)
         case Saved(source, step):
             return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
 

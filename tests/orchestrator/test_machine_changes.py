@@ -16,6 +16,7 @@ from everstep.orchestrator.machine.events import (
 )
 from everstep.orchestrator.machine.state import Standing
 from everstep.orchestrator.view import Phase
+from everstep.policies.placement import Node
 from everstep.policies.recovery import Auto, RecoveryPolicy, Restart, Shrink, Swap
 from everstep.policies.world import Position, Work, WorkKind
 
@@ -335,6 +336,23 @@ def test_a_node_that_fails_again_and_again_is_avoided() -> None:
     script.wait(10.0, 0, 1)
     starts = [action for action in script.history if isinstance(action, StartRank)]
     assert starts[-1].avoid == {"c"}
+
+
+def test_spares_are_asked_for_away_from_each_other_and_from_the_members() -> None:
+    """Two zones: the members fill one node of the first; what is asked for goes to the other zone, then elsewhere."""
+    nodes = (Node("a", zone="1", room=1), Node("b", zone="1", room=4), Node("c", zone="2", room=4))
+    script = Script(ranks=3)
+    script.start()
+    script.greet(0, 1, 2, node="a")
+    script.ready(0, 1, 2)
+    script.happen(Room(9, nodes))
+    script.happen(Resize(5))
+    starts = [action for action in script.answered if isinstance(action, StartRank)]
+    assert [start.node for start in starts] == ["b", "c"]
+    script.happen(NodeDraining("c", "maintenance"))
+    script.happen(Resize(6))
+    (start,) = [action for action in script.answered if isinstance(action, StartRank)]
+    assert (start.node, start.avoid) == ("b", {"c"})
 
 
 # --- waiting
