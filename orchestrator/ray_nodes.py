@@ -1,0 +1,102 @@
+"""What Ray says of its nodes, as events: room and failure domains, nodes that are drained, nodes that are lost."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import floor
+from typing import Any
+
+from ..policies.placement import Node
+from .cluster import Sink
+from .machine.events import NodeDraining, NodeLost, Room
+
+INTERVAL_S = 2.0
+# Labels that tell a failure domain, the first that a node carries counts.
+ZONES = ("ray.io/availability-zone", "topology.kubernetes.io/zone", "zone")
+RACKS = ("topology.kubernetes.io/rack", "rack")
+# Ray counts in ten-thousandths.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One look at all nodes.
+
+    Attributes:
+        nodes: that live, with the ranks that each has room for.
+        dead: by id, why.
+        draining: ids.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    dead: Mapping[str, str] = field(default_factory=dict)
+    draining: frozenset[str] = frozenset()
+
+
+def sight(
+    listing: Iterable[Mapping[str, Any]],
+    available: Mapping[str, Mapping[str, float]],
+    draining: Iterable[str],
+    need: Mapping[str, float],
+) -> Sight:
+    """Read what Ray tells.
+
+    Args:
+        listing: of ``ray.nodes()``.
+        available: by node, free resources.
+        draining: nodes that Ray drains.
+        need: resources that a rank reserves.
+    """
+    leaving = frozenset(draining)
+    nodes: list[Node] = []
+    dead: dict[str, str] = {}
+    for entry in listing:
+        name, labels = str(entry["NodeID"]), entry.get("Labels") or {}
+        if not entry["Alive"]:
+            dead[name] = str(entry.get("DeathReasonMessage") or "Ray calls it dead")
+            continue
+        room = 0 if name in leaving else _room(available.get(name, {}), need)
+        nodes.append(Node(name, _first(labels, RACKS), _first(labels, ZONES), room))
+    return Sight(tuple(sorted(nodes, key=lambda node: node.name)), dead, leaving)
+
+
+def news(before: Sight, now: Sight, ranks_per_replica: int) -> list[Room | NodeLost | NodeDraining]:
+    """What has changed since the look before."""
+    known = {node.name for node in before.nodes}
+    found: list[Room | NodeLost | NodeDraining] = []
+    found += [NodeLost(name, cause) for name, cause in sorted(now.dead.items()) if name in known]
+    found += [NodeDraining(name, "Ray drains it") for name in sorted(now.draining - before.draining)]
+    if now.nodes != before.nodes:
+        found.append(Room(sum(node.room for node in now.nodes) // ranks_per_replica, now.nodes))
+    return found
+
+
+async def watch(sink: Sink, need: Mapping[str, float], ranks_per_replica: int, interval: float = INTERVAL_S) -> None:
+    """Look again and again, until this is cancelled."""
+    before = Sight()
+    while True:
+        now = await asyncio.to_thread(look_around, need)
+        for event in news(before, now, ranks_per_replica):
+            sink(event)
+        before = now
+        await asyncio.sleep(interval)
+
+
+def look_around(need: Mapping[str, float]) -> Sight:
+    """Ask Ray, blocking."""
+    import ray
+    from ray._private import state
+
+    # Ray has no public call for these two.
+    available = state.available_resources_per_node()
+    draining = state.state.get_draining_nodes()
+    return sight(ray.nodes(), available, draining, need)
+
+
+def _room(available: Mapping[str, float], need: Mapping[str, float]) -> int:
+    shares = [available.get(name, 0.0) / amount for name, amount in need.items() if amount > 0]
+    return max(0, floor(min(shares) + _ROUNDING)) if shares else 0
+
+
+def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    return next((labels[name] for name in names if name in labels), "")
