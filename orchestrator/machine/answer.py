@@ -113,7 +113,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
     broken = [frozenset(range(size)) - {member.seat.coordinate for member in there} for there in left.broken.values()]
     saved = {source: min(held, step) for source, held in state.saved.items()}
     return LossFacts(
-        members=max(1, len(left.whole) + found.lost),
+        members=max(len(left.whole) + found.lost, settings.minimum),
         survivors=len(left.whole),
         minimum=settings.minimum,
         ranks_per_replica=size,

@@ -8,6 +8,7 @@ from ...policies.values import changed
 from ...policies.world import Member, Position, Seat, WorkKind
 from ..view import Phase
 from . import recovery
+from .answer import leavers
 from .asking import ask, failed
 from .events import Action, KillRank, Record, StartRank
 from .opening import PARKED_S, hold, open_first
@@ -240,16 +241,19 @@ def _leave(state: State, chosen: Callable[[Member], bool]) -> State:
 
 def _wanted(state: State, newest: Position | None) -> str | None:
     """Why the world should change now, None if it should not."""
+    assert state.world is not None
     told = list(state.leaving.values())
-    if None in told:
+    size = state.settings.ranks_per_replica
+    staying = len(state.world.replicas)
+    if state.leaving:
+        staying -= leavers(state, state.world.replicas)
+    if None in told and staying > 0:
         return f"{told.count(None)} ranks are told to leave"
     if newest is None:
         return None
-    if any(position is not None and position.first < newest.first for position in told):
+    enough = staying >= max(1, state.settings.minimum)
+    if enough and any(position is not None and position.first < newest.first for position in told):
         return "ranks leave that have nothing left to do"
-    assert state.world is not None
-    size = state.settings.ranks_per_replica
-    staying = len(state.world.replicas) - len(state.leaving) // size
     can_join = newest != state.tried and state.begun[newest][1].kind is WorkKind.TRAINING
     if can_join and len(state.parked) >= size and staying < state.target:
         return f"{min(len(state.parked) // size, state.target - staying)} replicas join"

@@ -36,7 +36,7 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     world = World(recovery.generation, roster.members, old.ranks_per_replica)
     reports = recovery.reports
     position = chosen.position
-    leaving = frozenset(name for name in state.leaving if world.member(name) is not None)
+    leaving = _leaving(state, world)
     shared = share(state, world, position, reports, leaving, roster.sources)
     message = Open(
         world,
@@ -118,7 +118,7 @@ def _seated(state: State, message: Open) -> State:
         parked = without(parked, name)
     leaving = state.leaving
     for name in message.leaving:
-        if leaving[name] is None:
+        if leaving.get(name) is None:
             leaving = leaving.set(name, message.position)
     return changed(
         state,
@@ -129,6 +129,16 @@ def _seated(state: State, message: Open) -> State:
         leaving=leaving,
         unfinished=names(unfinished) if unfinished else NOBODY,
     )
+
+
+def _leaving(state: State, world: World) -> frozenset[str]:
+    """Members that begin no work any more: a replica leaves as a whole, and not before others have come if all do."""
+    if not state.leaving:
+        return frozenset()
+    replicas = {member.seat.replica for member in world.members if member.incarnation in state.leaving}
+    if len(replicas) == len(world.replicas):
+        return frozenset()
+    return frozenset(member.incarnation for member in world.members if member.seat.replica in replicas)
 
 
 def _ahead(reports: Mapping[str, Report], position: Position) -> frozenset[str]:

@@ -89,6 +89,9 @@ def completed(left: Left, replicas: int, spares: Sequence[Parked], *, orphans: b
         orphans: whether living ranks of the other broken replicas are taken as well, before spares are.
     """
     gaps = left.gaps
+    # Where there are to be more than there were, the lowest ids that are free are taken.
+    unused = (each for each in count() if each not in {*left.whole, *dict(gaps)})
+    gaps += [(next(unused), tuple(range(left.size))) for _ in range(replicas - len(gaps))]
     kept, rest = dict(gaps[:replicas]), [replica for replica, _ in gaps[replicas:]]
     idle = [member for replica in rest for member in left.broken.get(replica, ())]
     takers = [Seat(replica, place) for replica, lacking in sorted(kept.items()) for place in lacking]
