@@ -109,6 +109,7 @@ class Heartbeat:
         work: what is under way at ``position``, None if the rank has not come to it.
         held: oldest step whose record it keeps, or will keep; it keeps all later ones too.
         records: what the last ping asked for, in the order of steps.
+        generation: in which it works, if it says so.
     """
 
     incarnation: str
@@ -119,6 +120,7 @@ class Heartbeat:
     records: tuple[StepRecord, ...] = ()
     work: Work | None = None
     busy: float = 0.0
+    generation: Generation | None = None
 
 
 @dataclass(frozen=True)

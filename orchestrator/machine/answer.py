@@ -51,6 +51,7 @@ class Answer:
         reason: one line.
         roster: the next world.
         position: where it begins.
+        anew: whether everybody begins the step of this position anew, whatever was under way in it.
         restore: set if everybody goes back.
         fresh: replicas that must be started before anybody trains.
         deadline: seconds that these may take from now on.
@@ -59,6 +60,7 @@ class Answer:
     reason: str
     roster: Roster | None = None
     position: Position = Position(0)
+    anew: bool = False
     restore: Restore | None = None
     fresh: int = 0
     deadline: float = 0.0
@@ -170,10 +172,10 @@ def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: fl
         roster = survivors(left)
     if remedy in _SOURCES:
         step = state.saved[_SOURCES[remedy]]
-        return Answer(decision.reason, anew(roster), Position(step), Restore(_SOURCES[remedy], step))
+        return Answer(decision.reason, anew(roster), Position(step), True, Restore(_SOURCES[remedy], step))
     if option.completed and not found.admits:
         if not left.whole:
-            return Answer(decision.reason, anew(roster), Position(found.position.step))
+            return Answer(decision.reason, anew(roster), Position(found.position.step), True)
         # They come in as soon as a training step has begun.
         return Answer(f"{decision.reason}; newcomers wait for the next training step", survivors(left), found.position)
     return Answer(decision.reason, roster, found.position)

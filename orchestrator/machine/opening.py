@@ -9,7 +9,7 @@ from ..view import Phase
 from .answer import Answer
 from .events import Action, Record, Send
 from .roster import Roster
-from .sharing import share
+from .sharing import Shared, share
 from .state import NOBODY, Standing, State, names, without
 
 # What a rank that is parked waits for comes when somebody dies, which may be never.
@@ -37,7 +37,7 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     reports = recovery.reports
     position = chosen.position
     leaving = _leaving(state, world)
-    shared = share(state, world, position, reports, leaving, roster.sources)
+    shared = Shared() if chosen.anew else share(state, world, position, reports, leaving, roster.sources)
     message = Open(
         world,
         position,
@@ -53,8 +53,9 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     )
     seats = {member.seat for member in world.members} | {state.ranks[name].seat for name in released}
     gone = tuple(member.seat for member in old.members if member.seat not in seats)
-    ahead = _ahead(reports, position)
-    pending = names(name for name in world.incarnations if name not in ahead and not state.ranks[name].finished)
+    ahead = frozenset[str]() if chosen.anew else _ahead(reports, position)
+    done = ahead if chosen.anew else ahead.union(name for name in reports if state.ranks[name].finished)
+    pending = names(name for name in world.incarnations if name not in done)
     recovery = changed(
         recovery,
         opened=now,
@@ -67,7 +68,10 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
         stamps={"reported": recovery.stamps.get("reported", now), "opened": now},
         reason=chosen.reason,
     )
-    state = _seated(changed(state, recovery=recovery), message)
+    state = changed(state, recovery=recovery)
+    if chosen.anew:
+        state = _forgotten(state, position)
+    state = _seated(state, message)
     if state.phase is Phase.WAITING:
         state = changed(state, phase=Phase.RECOVERING)
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
@@ -129,6 +133,16 @@ def _seated(state: State, message: Open) -> State:
         leaving=leaving,
         unfinished=names(unfinished) if unfinished else NOBODY,
     )
+
+
+def _forgotten(state: State, position: Position) -> State:
+    """What was heard of positions that come once more is void; ranks that had finished go on."""
+    ranks = state.ranks.mutate()
+    for rank in state.members:
+        standing = Standing.MEMBER if rank.standing is Standing.FINISHED else rank.standing
+        ranks[rank.incarnation] = changed(rank, position=position, finished=None, standing=standing)
+    begun = {place: said for place, said in state.begun.items() if place < position}
+    return changed(state, ranks=ranks.finish(), begun=begun, tried=None, finishing=0.0)
 
 
 def _leaving(state: State, world: World) -> frozenset[str]:

@@ -126,7 +126,10 @@ def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Ste
     """A sign of life, with how far the rank is."""
     facts = {"position": message.position, "stage": message.stage, "computed": message.computed, "busy": message.busy}
     state, actions = records.heard(state.rank(incarnation, **facts), incarnation, message)
-    if not state.is_member(incarnation):
+    if state.world is None or not state.is_member(incarnation):
+        return state, actions
+    if message.generation not in (None, state.world.generation):
+        # Where it was before it heard of the newest generation says nothing of this one.
         return state, actions
     state, more = verdicts.begun(state, incarnation, message.position, message.work)
     if not state.phase.ended:
