@@ -15,6 +15,7 @@ from ..actors.messages import Hello, ToRank
 from ..actors.rank.actor import RankActor
 from ..conf.scaling import Placement, Scaling
 from ..policies.world import Seat
+from . import ray_nodes
 from .cluster import Program, Sink, describe
 from .listener import Listener
 from .machine.events import Event, Heard
@@ -48,11 +49,14 @@ class RayCluster:
         self._store: Any = None
         self._lives: dict[str, _Life] = {}
         self._sink: Sink | None = None
+        self._ranks_per_replica = program.template.elastic.ranks_per_replica
+        self._watch_of_nodes: asyncio.Task[None] | None = None
 
     async def open(self, sink: Sink) -> tuple[str, int]:
         self._sink = sink
         await self._listener.open(self._hear)
         self._store, port = open_store(self._host)
+        self._watch_of_nodes = asyncio.create_task(ray_nodes.watch(self._hear, self._need(), self._ranks_per_replica))
         return self._host, port
 
     @property
@@ -106,6 +110,8 @@ class RayCluster:
         ray.kill(life.actor, no_restart=True)
 
     async def close(self, timeout: float) -> list[str]:
+        if self._watch_of_nodes is not None:
+            self._watch_of_nodes.cancel()
         watches = [life.watch for life in self._lives.values()]
         if watches:
             await asyncio.wait(watches, timeout=timeout)
@@ -115,6 +121,11 @@ class RayCluster:
         await self._listener.close()
         self._store = None
         return [incarnation for incarnation, gone in zip(self._lives, confirmed, strict=True) if not gone]
+
+    def _need(self) -> dict[str, float]:
+        """What a rank reserves, as Ray names it."""
+        held = {"CPU": self._scaling.cpus_per_rank, "GPU": self._scaling.gpus_per_rank}
+        return {**held, **self._scaling.resources}
 
     def _hear(self, event: Event) -> None:
         assert self._sink is not None

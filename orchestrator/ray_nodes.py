@@ -7,8 +7,8 @@ from math import floor
 from typing import Any
 
 from ..policies.placement import Node
-from .cluster import Sink
-from .machine.events import NodeDraining, NodeLost, Room
+from .cluster import Sink, describe
+from .machine.events import NodeDraining, NodeLost, Room, Warned
 
 INTERVAL_S = 2.0
 # Labels that tell a failure domain, the first that a node carries counts.
@@ -73,12 +73,19 @@ def news(before: Sight, now: Sight, ranks_per_replica: int) -> list[Room | NodeL
 
 async def watch(sink: Sink, need: Mapping[str, float], ranks_per_replica: int, interval: float = INTERVAL_S) -> None:
     """Look again and again, until this is cancelled."""
-    before = Sight()
+    before, failed = Sight(), ""
     while True:
-        now = await asyncio.to_thread(look_around, need)
-        for event in news(before, now, ranks_per_replica):
-            sink(event)
-        before = now
+        try:
+            now = await asyncio.to_thread(look_around, need)
+        except Exception as error:
+            # Ray's head may be away for a while; nodes are looked at again when it is back.
+            if not failed:
+                sink(Warned(f"Ray does not tell of its nodes: {describe(error)}"))
+            failed = describe(error)
+        else:
+            for event in news(before, now, ranks_per_replica):
+                sink(event)
+            before, failed = now, ""
         await asyncio.sleep(interval)
 
 
