@@ -1,7 +1,14 @@
 """What holds for all tests."""
 
+import pytest
 from hypothesis import settings
 
 # A shared machine may stop for longer than any example takes.
 settings.register_profile("everstep", deadline=None)
 settings.load_profile("everstep")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-scenarios", action="store_true", help="write into tests/orchestrator/scenarios what really happens"
+    )

@@ -91,8 +91,10 @@ def _awaited(state: State, recovery: Recovery, now: float) -> str:
     """What a change of the world is waiting for."""
     if recovery.waiting:
         return f"{recovery.reason}; until {max(0.0, recovery.deadline - now):.0f} s from now"
+    if recovery.unbuilt:
+        return f"building the group of generation {recovery.generation}"
     if recovery.opened:
-        return f"building the group of generation {recovery.generation}: {recovery.reason}"
+        return f"waiting for the first decision in generation {recovery.generation}"
     parts = []
     if recovery.silent:
         parts.append("reports of " + _some(state, recovery.silent))

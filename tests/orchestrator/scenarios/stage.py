@@ -1,0 +1,133 @@
+"""A run that hears what a scenario says: the real machine, and ranks that do only what they are told to do."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from everstep.actors.messages import FromRank, Heartbeat, Hello, Ready
+from everstep.orchestrator.machine.events import Action, Event, Heard, KillRank, Started, StoreOpened, Tick
+from everstep.orchestrator.machine.state import Settings, State
+from everstep.orchestrator.machine.transition import advance
+from everstep.policies.world import Generation, Seat, Work, WorkKind
+
+from .words import seen, told
+
+TICK_S = 0.5
+Advance = Callable[[State, Event, float], tuple[State, list[Action]]]
+
+
+def name(rank: int) -> str:
+    return f"{rank:04d}-a"
+
+
+@dataclass
+class Stage:
+    """One run.
+
+    Attributes:
+        settings: of the run.
+        microbatches: B.
+        steps: optimizer steps in all.
+        advance: the machine.
+        silent: ranks that say nothing, though nobody has ended them.
+    """
+
+    settings: Settings
+    microbatches: int
+    steps: int
+    advance: Advance = advance
+    now: float = 100.0
+    silent: set[str] = field(default_factory=set)
+    _answered: list[tuple[float, Action]] = field(default_factory=list)
+    _seats: dict[str, Seat | None] = field(default_factory=dict)
+    _events: list[Event] = field(default_factory=list)
+    _last: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.state = State(self.settings)
+
+    def play(self, command: Callable[["Stage"], None]) -> list[str]:
+        """What comes of a command, in words."""
+        before, began = self.state, self.now
+        self._answered, self._events, self._last = [], [], self._events
+        command(self)
+        return [*self._told(began), *seen(before, self.state, self.now)]
+
+    def _told(self, began: float) -> Iterator[str]:
+        """Time is told where it passes."""
+        for moment, group in groupby(self._answered, key=lambda pair: pair[0]):
+            lines = list(told([action for _, action in group], self._seats))
+            if lines and moment > began:
+                yield f"after {moment - began:g} s:"
+            yield from lines
+
+    # --- what happens
+
+    def happen(self, event: Event) -> None:
+        self.state, actions = self.advance(self.state, event, self.now)
+        self._answered += [(self.now, action) for action in actions]
+        self._events.append(event)
+        self.silent.update(action.incarnation for action in actions if isinstance(action, KillRank))
+
+    def hear(self, rank: int, message: FromRank) -> None:
+        self.happen(Heard(name(rank), message))
+
+    def again(self) -> None:
+        """What was heard last comes a second time."""
+        for event in self._last:
+            self.happen(event)
+
+    def start(self) -> None:
+        self.happen(Started())
+        self.happen(StoreOpened("host", 1234))
+
+    def connect(self, rank: int, node: str) -> None:
+        self.hear(rank, Hello(name(rank), 1000 + rank, node))
+
+    def ready(self, rank: int, built: str = "the same") -> None:
+        self.hear(rank, Ready(name(rank), {"weight": built}, self.steps))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, tick by tick, and whoever is connected and not silent says that it lives."""
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            self.now = min(end, self.now + TICK_S)
+            for rank in self.state.living:
+                if rank.pid and rank.incarnation not in self.silent:
+                    self.happen(Heard(rank.incarnation, Heartbeat(rank.incarnation, rank.position, rank.stage)))
+            self.happen(Tick())
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes and the controller does not run."""
+        self.now += seconds
+        self.happen(Tick(seconds))
+
+    # --- what there is
+
+    def must_know(self, rank: int) -> None:
+        """
+        Raises:
+            ValueError: nobody has asked for this rank.
+        """
+        known = len(self.state.ranks)
+        if rank >= known:
+            there = f"only 0 to {known - 1}" if known else "nobody has been asked for yet"
+            raise ValueError(f"there is no rank {rank}, {there}")
+
+    @property
+    def generation(self) -> Generation:
+        """
+        Raises:
+            ValueError: none was opened.
+        """
+        if self.state.world is None:
+            raise ValueError("there is no generation yet")
+        return self.state.world.generation
+
+    @property
+    def training(self) -> Work:
+        return Work(WorkKind.TRAINING, self.microbatches)
+
+    @property
+    def evaluation(self) -> Work:
+        return Work(WorkKind.EVALUATION, self.microbatches)
