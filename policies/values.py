@@ -3,6 +3,8 @@
 from typing import TypeVar
 
 Value = TypeVar("Value")
+# The ways around a class that forbids both.
+_new, _set = object.__new__, object.__setattr__
 
 
 def changed(value: Value, **fields: object) -> Value:
@@ -10,10 +12,8 @@ def changed(value: Value, **fields: object) -> Value:
 
     It is not made by its constructor: not for values that check or derive anything there.
     """
-    copy = object.__new__(type(value))
-    held = copy.__dict__
-    held.update(value.__dict__)
-    known = len(held)
-    held.update(fields)
-    assert len(held) == known, f"a {type(value).__name__} has not all of {', '.join(fields)}"
+    held = {**value.__dict__, **fields}
+    assert len(held) == len(value.__dict__), f"a {type(value).__name__} has not all of {', '.join(fields)}"
+    copy = _new(type(value))
+    _set(copy, "__dict__", held)
     return copy

@@ -14,7 +14,7 @@ from .asking import ask
 from .events import Action, Record, Send
 from .opening import hold, open_next
 from .state import Recovery, State, names, without
-from .verdicts import begun, fail, fence, unconfirmed
+from .verdicts import begun, fail, fence, succeed, unconfirmed
 
 DEATHLESS_LIMIT = 3
 
@@ -75,9 +75,10 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
     assert recovery is not None
     known = recovery.reports.get(incarnation)
     reports = recovery.reports.set(incarnation, message)
-    state = state.rank(incarnation, position=message.position)
     recovery = changed(recovery, reports=reports, silent=without(recovery.silent, incarnation))
     state = changed(state, recovery=recovery)
+    if state.ranks[incarnation].position != message.position:
+        state = state.rank(incarnation, position=message.position)
     if message.accused is not None and message != known:
         count = state.accusations.get(message.accused, 0) + 1
         state = changed(state, accusations={**state.accusations, message.accused: count})
@@ -107,7 +108,10 @@ def plan(state: State, now: float) -> tuple[State, list[Action]]:
     if found.lost or recovery.waiting or chosen.roster is None:
         state = changed(state, decision=chosen.reason)
     if chosen.roster is not None:
-        return open_next(state, chosen, found.released, now)
+        state, actions = open_next(state, chosen, found.released, now)
+        # Whoever was let go may have been all that the others waited for.
+        state, ending = succeed(state)
+        return state, [*actions, *ending]
     if chosen.fresh:
         return _wait(state, chosen, now)
     return fail(state, f"{chosen.reason}; first cause: {state.first_cause}")

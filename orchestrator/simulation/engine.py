@@ -68,6 +68,8 @@ class Engine:
         self._unplaced: dict[str, frozenset[str]] = {}
         self._slow: dict[str, float] = {}
         self._resumes = False
+        # The step at which ranks were last seen.
+        self._shown = -1
         # Plans for what comes next are dropped when something else happens first.
         self._plans = 0
         self._waiting_since: float | None = None
@@ -120,7 +122,7 @@ class Engine:
         if self.state.ask_after > self.now:
             self._planned(self.state.ask_after + _JUST_AFTER, self._tick)
         if recovery is None and self._changes_wanted:
-            self._planned(training.takes_up(self.now), self._show)
+            self._planned(training.takes_up(self.now, self._shown), self._show)
         back = self.fleet.next_repair() if self._unplaced or recovery is not None else None
         self._planned(back, self._repaired)
 
@@ -201,6 +203,7 @@ class Engine:
             self.training.begin(message, self.now)
             return
         recovery = self.state.recovery
+        self._shown = min(self._shown, message.position.step)
         if recovery is not None and not recovery.planned:
             self.remedies[self.recovery.last] += 1
         living = self.fleet.slots
@@ -264,6 +267,7 @@ class Engine:
         world = self.training.world
         assert world is not None
         at = self.training.standing(self.now)
+        self._shown = at.step
         shown = [name for name in world.incarnations if name in self.fleet.slots]
         for name in shown if self.state.leaving else shown[:1]:
             beat = Heartbeat(name, Position(at.step), "training", work=self._work if at.begun else None)

@@ -122,20 +122,16 @@ class Training:
             return None
         return self._steady.commits(steps - 1) if steps > self._steady.first else self._since
 
-    def takes_up(self, now: float) -> float:
-        """When the next step is taken up, or now if one is under way."""
+    def takes_up(self, now: float, beyond: int = -1) -> float | None:
+        """When a step after ``beyond`` is taken up, or now if one is under way; None if that is not foreseen."""
         held = self._interrupted
         if held is not None:
-            return max(now, held.begins)
+            return max(now, held.begins) if held.step > beyond else None
         steady = self._undisturbed
-        step = steady.step_at(now)
-        if now < steady.begun:
-            return steady.begun
-        return now if now < steady.commits(step) else steady.begins(step + 1)
-
-    def speed(self, replica: int) -> float:
-        """Microbatches per second."""
-        return 1 / self._seconds(replica)
+        step = max(steady.step_at(now), beyond + 1)
+        if now >= steady.commits(step):
+            step += 1
+        return max(now, steady.begins(step))
 
     # --- changing
 
