@@ -77,7 +77,9 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
     left_over = sorted(name for name in reports if world.member(name) is None and name not in released)
     for name in left_over:
-        state = state.rank(name, seat=None, standing=Standing.READY)
+        suspect = state.ranks[name].standing is Standing.SUSPECT
+        standing = Standing.SUSPECT if suspect else Standing.READY
+        state = state.rank(name, seat=None, standing=standing, finished=None)
         state = changed(state, parked=state.parked.set(name, None))
         actions.append(hold(state, name, PARKED_S, "there is no place for it now: it is a spare"))
     for name in released:

@@ -124,7 +124,7 @@ def joined(state: State, incarnation: str, message: Joined, now: float) -> tuple
         return state, []
     recovery = changed(recovery, unbuilt=without(recovery.unbuilt, incarnation))
     if not recovery.unbuilt and "rebuilt" not in recovery.stamps:
-        recovery = changed(recovery, stamps={**recovery.stamps, "rebuilt": now}, reason="lost microbatches")
+        recovery = changed(recovery, stamps={**recovery.stamps, "rebuilt": now})
     return changed(state, recovery=recovery), []
 
 
@@ -209,7 +209,8 @@ def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:
         error = f"collectives failed {state.deathless} times in a row and nobody can be blamed; {state.first_cause}"
         return (*fail(state, error), False)
     culprit = max(accused, key=lambda name: (accused[name], name))
-    reason = f"accused by its peers in {accused[culprit]} failed collectives in a row without a death"
+    times = f"{accused[culprit]} times by its peers in {state.deathless} failed collectives"
+    reason = f"accused {times} in a row without a death"
     state, actions = fence(state, culprit, reason, now)
     return changed(state, deathless=0, accusations={}), actions, True
 

@@ -52,10 +52,8 @@ def seen(before: State, after: State, now: float) -> Iterator[str]:
     for record in new.recoveries[len(old.recoveries) :]:
         again = _numbers(record.lost_microbatches) or "nothing"
         gone = " ".join(record.lost) or "nobody"
-        yield (
-            f"recovered: from {record.world_before} to {record.world_after} ranks in step {record.step}; "
-            f"lost: {gone}; computed again: {again}"
-        )
+        yield f"recovered: from {record.world_before} to {record.world_after} ranks in step {record.step}"
+        yield f"   lost: {gone}; computed again: {again}; {record.decision}"
     yield from (f"warning: {text}" for text in new.warnings[len(old.warnings) :])
     if new.decision != old.decision:
         yield plain(f"decision: {new.decision}")
