@@ -8,7 +8,7 @@ from ...policies.recovery import RecoveryDecision
 from ...policies.remedies import LossFacts, Remedy
 from ...policies.world import Position, Work, WorkKind, World
 from .measured import costs
-from .roster import Left, Parked, Roster, anew, completed, joined, left_of, survivors
+from .roster import Left, Parked, Roster, anew, completed, joined, left_of, restored, survivors
 from .state import Standing, State
 
 _SOURCES = {Remedy.RESTORE_VAULT: "vault", Remedy.RESTORE_STORAGE: "storage"}
@@ -172,7 +172,7 @@ def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: fl
         roster = survivors(left)
     if remedy in _SOURCES:
         step = state.saved[_SOURCES[remedy]]
-        return Answer(decision.reason, anew(roster), Position(step), True, Restore(_SOURCES[remedy], step))
+        return Answer(decision.reason, restored(roster), Position(step), True, Restore(_SOURCES[remedy], step))
     if option.completed and not found.admits:
         if not left.whole:
             return Answer(decision.reason, anew(roster), Position(found.position.step), True)

@@ -13,6 +13,7 @@ from .asking import ask, failed
 from .events import Action, KillRank, Record, StartRank
 from .opening import PARKED_S, hold, open_first
 from .roster import Roster
+from .seating import reseated, whole
 from .state import Rank, Standing, State
 from .verdicts import fail, fence, succeed
 
@@ -51,7 +52,7 @@ def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
         return try_open(state, now)
     state = changed(state, parked=state.parked.set(incarnation, None))
     if state.world is None:
-        return state, []
+        return state, [hold(state, incarnation, PARKED_S, "it is a spare")]
     # The others were equal when they began, so one of them speaks for all.
     if difference := _unequal([*state.members[:1], state.ranks[incarnation]]):
         return fence(state, incarnation, _explain(difference), now)
@@ -86,7 +87,7 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> Step:
     if was is not Standing.FENCED:
         state = failed(state, rank, cause, now)
     if state.world is None:
-        state, actions = try_open(state, now)
+        state, actions = try_open(reseated(state), now)
     elif was is Standing.FENCED:
         state, actions = recovery.plan(state, now)
     elif not member:
@@ -154,7 +155,7 @@ def node_lost(state: State, node: str, cause: str, now: float) -> Step:
         state, more = fence(state, rank.incarnation, f"node {node}: {cause}", now)
         actions += more
     if state.world is None:
-        state, more = try_open(state, now)
+        state, more = try_open(reseated(state), now)
     elif hit:
         state, more = succeed(state)
         if not state.phase.ended:
@@ -187,42 +188,32 @@ def try_open(state: State, now: float) -> Step:
     """Open the first generation once every seated rank is ready, or enough are when the patience ends."""
     if state.world is not None or state.store is None or not state.ranks:
         return state, []
-    living = [rank for rank in state.living if rank.seat is not None]
-    there = [rank for rank in living if rank.ready is not None]
-    size = state.settings.ranks_per_replica
-    minimum = state.settings.minimum * size
-    if len(living) < minimum:
-        return fail(state, f"{len(living)} ranks are left before the first step, {minimum} are needed; "
-                    f"first cause: {state.first_cause}")  # fmt: skip
-    late = now - state.started > state.settings.timeouts.start
-    if len(there) < len(living) and not late:
-        return state, []
-    if len(there) < minimum:
-        seats = ", ".join(str(rank.seat) for rank in living if rank.ready is None)
-        return fail(
-            state,
-            f"{len(there)} of {minimum} ranks reached begin within {state.settings.timeouts.start:g} s; "
-            f"missing: {seats} (are there enough resources?)",
-        )
+    size, timeouts = state.settings.ranks_per_replica, state.settings.timeouts
     actions: list[Action] = []
-    for rank in living:
-        if rank.ready is None:
-            state = state.lost(rank.incarnation, standing=Standing.FENCED, fenced=now, cause="not ready in time")
-            actions.append(KillRank(rank.incarnation, "not ready in time"))
-    members = _whole(there, size)
+    if now - state.started > timeouts.start:
+        for rank in state.living:
+            if rank.ready is None:
+                state = state.lost(rank.incarnation, standing=Standing.FENCED, fenced=now, cause="not ready in time")
+                actions.append(KillRank(rank.incarnation, "not ready in time"))
+        state = reseated(state)
+    living = [rank for rank in state.living if rank.seat is not None]
+    members = whole(living, size)
+    if len(members) < state.settings.minimum * size:
+        late = [rank.title.removeprefix("rank ") for rank in state.ranks.values() if rank.cause == "not ready in time"]
+        if late:
+            return fail(
+                state,
+                f"{len(members)} of {state.settings.minimum * size} ranks reached begin within {timeouts.start:g} s; "
+                f"missing: {', '.join(sorted(late))} (are there enough resources?)",
+            )
+        return fail(state, f"{len(members)} ranks are left before the first step, {state.settings.minimum * size} are "
+                    f"needed; first cause: {state.first_cause}")  # fmt: skip
+    if any(state.ranks[member.incarnation].ready is None for member in members):
+        return state, actions
     if difference := _unequal([state.ranks[member.incarnation] for member in members]):
         return fail(state, _explain(difference))
     state, more = open_first(state, Roster(members, {}))
     return state, [*actions, *more]
-
-
-def _whole(ranks: Iterable[Rank], size: int) -> tuple[Member, ...]:
-    """The members of replicas that are whole, in the order of their seats."""
-    seated = sorted((rank.seat, rank) for rank in ranks if rank.seat is not None)
-    held: dict[int, list[Member]] = {}
-    for seat, rank in seated:
-        held.setdefault(seat.replica, []).append(Member(rank.incarnation, seat, rank.node))
-    return tuple(member for group in held.values() if len(group) == size for member in group)
 
 
 def _leaves(state: State, replica: int) -> bool:

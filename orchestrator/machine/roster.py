@@ -136,6 +136,12 @@ def joined(roster: Roster, newcomers: Sequence[Parked], size: int) -> Roster:
 
 def anew(roster: Roster) -> Roster:
     """The same, and everybody forgets what it has done."""
+    own = {member.incarnation: member.incarnation for member in roster.members}
+    return Roster(roster.members, {**own, **roster.sources})
+
+
+def restored(roster: Roster) -> Roster:
+    """The same, and nobody takes state from another one."""
     return Roster(roster.members, {member.incarnation: member.incarnation for member in roster.members})
 
 
