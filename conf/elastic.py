@@ -92,7 +92,9 @@ class ElasticConfig:
         ranks_per_replica: R, ranks that hold one model copy together.
         spares: parked ranks beside the members.
         reduction: ``exact`` (the sum does not depend on who computed what) or ``float`` (fp32 sums).
-        workload: name of the policy that gives microbatches to replicas.
+        workload: name of the policy that gives microbatches to replicas: ``balanced``, ``versatile`` (leftover replicas
+            repeat others, so that a loss costs nothing), ``weighted`` (slow replicas owe less), or ``adaptive_world``
+            (what the dead had is dropped; to compare with, not exact).
         recovery: name of the policy that answers a loss.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
@@ -152,11 +154,15 @@ class ElasticConfig:
                 ) from None
         if not isinstance(self.probe, bool):
             raise ConfigError(f"elastic.probe={self.probe!r} must be true or false")
-        for name, known in (("workload", ("balanced",)), ("recovery", ("auto", "shrink"))):
+        for name, known in (("workload", _WORKLOADS), ("recovery", ("auto", "shrink"))):
             if getattr(self, name) not in known:
                 raise ConfigError(
                     f"elastic.{name}={getattr(self, name)!r} is not known; use one of: {', '.join(known)}"
                 )
+        if self.workload == "adaptive_world" and self.reduction is Reduction.EXACT:
+            raise ConfigError(
+                "elastic.workload=adaptive_world drops microbatches, which reduction=exact rules out; use float"
+            )
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ConfigError(f"elastic.seed={self.seed!r} must be a whole number in 0..2^63-1")
         if not self.bucket_mib > 0:
@@ -171,6 +177,7 @@ class ElasticConfig:
         return BatchSchedule.of(self.microbatches_per_step)
 
 
+_WORKLOADS = ("balanced", "versatile", "weighted", "adaptive_world")
 _NAMED: dict[str, type[StrEnum]] = {
     "reduction": Reduction,
     "on_nonfinite": OnTrouble,

@@ -5,7 +5,7 @@ snapshot from which the next generation reduces again. Output buffers belong to 
 failure they are dropped, since threads of the dead group may still write into them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,10 +75,16 @@ class Bucket:
             self._received = torch.empty_like(self.sums)
         return self._received
 
-    def launch(self, communicator: Communicator, watch: Callable[[Tensor], None] | None = None) -> None:
+    def launch(
+        self,
+        communicator: Communicator,
+        watch: Callable[[Tensor], None] | None = None,
+        instead: Tensor | None = None,
+    ) -> None:
         """Begin to exchange parts: part i goes to rank i.
 
         Args:
+            instead: zeros of at least this length to send, the sums stay with this rank; not if it is alone.
             watch: called with the output buffer, full of NaN before, once the exchange is under way.
 
         Raises:
@@ -93,7 +99,8 @@ class Bucket:
         received = self.received[:length]
         if watch is not None:
             received.fill_(torch.nan)
-        self.exchange = communicator.all_to_all(received, self.sums[:length])
+        source = self.sums if instead is None else instead
+        self.exchange = communicator.all_to_all(received, source[:length])
         if watch is not None:
             watch(received)
 
@@ -158,6 +165,11 @@ class Bucket:
 
     def _padded(self, world: int) -> int:
         return -(-self.count // world) * world
+
+
+def zeros_for(buckets: Sequence[Bucket]) -> Tensor:
+    """What a rank sends that adds nothing; all exchanges may read the same."""
+    return torch.zeros_like(max((bucket.sums for bucket in buckets), key=len))
 
 
 def fill(parameters: Mapping[str, Tensor], dtype: torch.dtype, bucket_bytes: int, max_world: int) -> list[Bucket]:

@@ -53,6 +53,27 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The part that a rank takes in a reduction.
+
+    A role comes with a generation, and in every generation everything is reduced anew: so what is said here holds for
+    all collectives of one reduction, also for those that were begun early.
+
+    Attributes:
+        shadow: it repeats what another rank contributes: what it adds to any sum is nothing. What it has summed stays
+            with it, since it may have to take the place of the other one.
+        poison: its indices that nobody may compute: they count, and contribute nothing.
+        dropped: indices that nobody contributes.
+        pace: seconds that one of its microbatches took, 0 if it computed none.
+    """
+
+    shadow: bool = False
+    poison: frozenset[int] = frozenset()
+    dropped: frozenset[int] = frozenset()
+    pace: float = 0.0
+
+
+@dataclass(frozen=True)
 class Census:
     """All of a unit of work, as every member sees it.
 
@@ -65,6 +86,8 @@ class Census:
         stop: whether some rank wants this step to be the last.
         signatures: by place in the world, of the gradients of the probe microbatch; empty if there was none.
         numbers: weighted means of what was recorded.
+        microbatches: how many it counts.
+        pace: seconds per microbatch of the slowest member that contributed any; 0 if nobody knows.
     """
 
     weights: tuple[float, ...]
@@ -75,6 +98,8 @@ class Census:
     stop: bool = False
     signatures: tuple[int, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict)
+    microbatches: int = 0
+    pace: float = 0.0
 
     @property
     def weight(self) -> float:
@@ -99,7 +124,8 @@ class Statement:
         touched: by parameter.
         maxima: by parameter, float64, on the device of the collectives.
         stop: this rank wants the step to be the last.
-        signature: of the probe microbatch, 64 bits; None if there was no probe.
+        signature: of the probe microbatch, 64 bits; None if there was no probe. Shadows compute it like everybody.
+        part: that it takes.
     """
 
     contributions: Mapping[int, Contribution]
@@ -108,6 +134,7 @@ class Statement:
     maxima: Tensor
     stop: bool = False
     signature: int | None = None
+    part: Part = Part()
 
     def begin(self, communicator: Communicator) -> "Taking":
         """Launch the collectives.
@@ -115,24 +142,28 @@ class Statement:
         Raises:
             CommunicatorError: the group is broken.
         """
-        payloads = {index: tally.encode(held.numbers) for index, held in self.contributions.items()}
+        contributions, touched, maxima, pace = self.contributions, self.touched, self.maxima, self.part.pace
+        if self.part.shadow:
+            contributions, touched, maxima, pace = {}, [False] * len(touched), torch.zeros_like(maxima), 0.0
+        payloads = {index: tally.encode(held.numbers) for index, held in contributions.items()}
         rows = torch.zeros(_ROWS, self.microbatches, dtype=torch.float64)
-        for index, held in self.contributions.items():
+        for index, held in contributions.items():
             rows[:, index] = torch.tensor(held.row(payloads[index]), dtype=torch.float64)
-        flags = torch.tensor([float(self.stop), *map(float, self.touched)], dtype=torch.float64)
+        flags = torch.tensor([float(self.stop), *map(float, touched)], dtype=torch.float64)
         signatures = torch.zeros(0 if self.signature is None else 2 * communicator.size, dtype=torch.float64)
         if self.signature is not None:
             halves = divmod(self.signature, 2**_HALF_BITS)
             signatures[2 * communicator.rank : 2 * communicator.rank + 2] = torch.tensor(halves, dtype=torch.float64)
         summed = torch.cat([rows.flatten(), flags, signatures]).to(self.maxima.device)
-        maxima = self.maxima.clone()
+        highest = torch.cat([maxima, torch.tensor([pace], dtype=torch.float64, device=maxima.device)])
         return Taking(
             self.microbatches,
             payloads,
             summed,
-            maxima,
-            [communicator.all_reduce(summed, dist.ReduceOp.SUM), communicator.all_reduce(maxima, dist.ReduceOp.MAX)],
-            len(self.touched),
+            highest,
+            [communicator.all_reduce(summed, dist.ReduceOp.SUM), communicator.all_reduce(highest, dist.ReduceOp.MAX)],
+            len(touched),
+            self.part.dropped,
         )
 
 
@@ -143,35 +174,39 @@ class Taking:
     microbatches: int
     payloads: Mapping[int, bytes]
     summed: Tensor
-    maxima: Tensor
+    highest: Tensor
     pending: list[Pending]
     parameters: int
+    dropped: frozenset[int]
 
     def finish(self, communicator: Communicator) -> Census:
         """Wait for it and read it.
 
         Raises:
             CommunicatorError: a collective failed.
-            ProtocolError: a microbatch was not summed exactly once.
+            ProtocolError: a microbatch was not summed exactly once, or was summed though it is dropped.
         """
         for collective in self.pending:
             collective.wait()
         rows, rest = self.summed.cpu().tensor_split([_ROWS * self.microbatches])
         flags, signatures = rest.tensor_split([1 + self.parameters])
         counts, weights, losses, nonfinite, lengths = rows.view(_ROWS, self.microbatches).tolist()
-        wrong = {index: int(count) for index, count in enumerate(counts) if count != 1}
+        wrong = {index: int(count) for index, count in enumerate(counts) if count != (index not in self.dropped)}
         if wrong:
             raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
         numbers = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
         stop, *touched = (flag > 0 for flag in flags.tolist())
+        *maxima, pace = self.highest.tolist()
         halves = [int(half) for half in signatures.tolist()]
         return Census(
             tuple(weights),
             tuple(losses),
             tuple(index for index, flag in enumerate(nonfinite) if flag),
             touched,
-            self.maxima.tolist(),
+            maxima,
             stop,
             tuple((high << _HALF_BITS) | low for high, low in zip(halves[::2], halves[1::2], strict=True)),
             tally.means(numbers),
+            self.microbatches - len(self.dropped),
+            pace,
         )

@@ -204,6 +204,11 @@ class RankContext:
         """Microbatches that this rank has computed."""
         return self._engine.computed if self._engine else 0
 
+    @property
+    def busy(self) -> float:
+        """Seconds that these took."""
+        return self._engine.busy if self._engine else 0.0
+
     def weights_sha256(self) -> str:
         """Of the consolidated state dict of all models."""
         return weights_sha256(self._state())
@@ -227,13 +232,14 @@ class RankContext:
             held,
             records,
             transaction.work,
+            self.busy,
         )
 
     def _applied(self, step: Step) -> None:
         assert self._recorder is not None
         world = self._process.ledger.transaction.world
         ranks = len(world.members) if world else 0
-        self.history.add(self._recorder.record(step, self._elastic.schedule.at(step.number), ranks))
+        self.history.add(self._recorder.record(step, ranks))
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
 

@@ -10,16 +10,16 @@ import torch.distributed as dist
 
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Timeouts
-from ...conf.errors import CommunicatorError
+from ...conf.errors import CommunicatorError, EverstepError
 from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..faults import Chaos
 from ..messages import FromRank, Resumed
-from .census import Census
+from .census import Census, Part
 from .communicator import Communicator
 from .groups import Groups
 from .ledger import Ledger, after
 from .trace import Trace
-from .transaction import ProtocolError, Verdict
+from .transaction import ProtocolError, Transaction, Verdict
 
 
 class Unit(Protocol):
@@ -31,11 +31,8 @@ class Unit(Protocol):
         """Empty everything for an attempt."""
         ...
 
-    def reduce(self, communicator: Communicator, poison: frozenset[int]) -> Census:
+    def reduce(self, communicator: Communicator, part: Part) -> Census:
         """The census and all sums, complete on this rank when it returns.
-
-        Args:
-            poison: indices of this rank that nobody may compute: they count, and contribute nothing.
 
         Raises:
             CommunicatorError: a collective failed.
@@ -100,34 +97,42 @@ class Engine:
         self._send = send
         self._unit: Unit | None = None
         self._census: Census | None = None
+        self._part = Part()
+        self._beginning = 0
+        # By kind of work, seconds per microbatch of the slowest member that contributed to the last unit.
+        self._pace: dict[WorkKind, float] = {}
         self._planned: frozenset[int] = frozenset()
         self._computed_here: list[int] = []
         self._resumed_in: Generation | None = None
         self.position = Position(0)
         self.computed = 0
+        self.busy = 0.0
         self.timing = _Timing()
 
     def begin(self, unit: Unit) -> None:
         """Come to the next undecided position, with what the user's loop does there."""
-        position = self._ledger.transaction.position
+        position = _with_state(self._ledger.await_open(self._timeouts.recovery)).position
         self.position, self._unit = position, unit
         self._census = None
         self._computed_here = []
         self.timing = _Timing()
         unit.begin()
         transaction = self._ledger.take_up(position, unit.work, self._timeouts.recovery)
+        self._beginning = transaction.beginning
         self._planned = frozenset(transaction.indices)
         self._chaos.step, self._chaos.ordinal = position.step, -1
 
     def next_index(self) -> int | None:
         """The next microbatch to compute, None if nothing is owed. More may be owed after a loss."""
-        while (transaction := self._ledger.transaction).position == self.position and transaction.owed:
+        transaction = self._in_accord(self._ledger.transaction)
+        while transaction.position == self.position and not self._through(transaction):
             index = transaction.owed[0]
             if index not in transaction.poison:
                 self._chaos.ordinal += 1
                 return index
             # Nobody may compute it: it is done, and contributes nothing.
-            self._ledger.fold(self.position, index)
+            self._ledger.fold(self.position, index, self._beginning)
+            transaction = self._in_accord(self._ledger.transaction)
         return None
 
     @property
@@ -154,23 +159,31 @@ class Engine:
         owed = self._ledger.transaction.owed
         return bool(owed) and owed[0] not in self._planned
 
-    def last_group(self, index: int) -> Communicator | None:
-        """The group over which this unit will be reduced, if ``index`` is the last that is owed and it is there."""
+    def last_group(self, index: int) -> tuple[Communicator | None, bool]:
+        """The group over which this unit will be reduced, if ``index`` is the last that is owed and it is there.
+
+        Returns:
+            It, and whether this rank adds nothing to the sums of it.
+        """
         transaction = self._ledger.transaction
-        if transaction.position != self.position or transaction.owed != (index,) or transaction.abandoned:
-            return None
+        here = (transaction.position, transaction.beginning) == (self.position, self._beginning)
+        if not here or transaction.owed != (index,) or transaction.abandoned:
+            return None, False
         assert transaction.generation is not None
-        return self._groups.ready(transaction.generation)
+        return self._groups.ready(transaction.generation), transaction.repeats is not None
 
     def done(self, index: int, started: float) -> None:
         """A microbatch is computed, and what it contributes is held by the unit."""
-        self._ledger.fold(self.position, index)
-        self.computed += 1
-        self._computed_here.append(index)
         span = (started, time.monotonic())
+        self.computed += 1
+        self.busy += span[1] - span[0]
         self.timing.spans.append(span)
+        counts = self._ledger.fold(self.position, index, self._beginning)
+        if counts:
+            self._computed_here.append(index)
         if self._trace:
-            self._trace.write("computed", step=self.position.step, index=index, span=span, **self._aside())
+            event = "computed" if counts else "void"
+            self._trace.write(event, step=self.position.step, index=index, span=span, **self._aside())
 
     def note(self, event: str, **facts: object) -> None:
         """A line for those who check from outside."""
@@ -187,10 +200,10 @@ class Engine:
             EverstepError: what follows from the verdict is the end of the run, or of this rank.
             ProtocolError: a microbatch was not summed exactly once.
         """
-        transaction = self._ledger.await_open(self._timeouts.recovery)
+        transaction = self._in_accord(self._ledger.await_open(self._timeouts.recovery))
         if transaction.position != self.position:
             return self._follow(transaction.position)
-        if transaction.owed:
+        if not self._through(transaction):
             return None
         generation, unit = transaction.generation, self._unit
         assert generation is not None
@@ -198,8 +211,8 @@ class Engine:
         try:
             communicator = self._groups.get(generation, self._timeouts.build)
             self.timing.reduced = time.monotonic()
-            self._census = None
-            census = unit.reduce(communicator, transaction.poison & transaction.done)
+            self._census, self._part = None, self._takes(transaction)
+            census = unit.reduce(communicator, self._part)
             self._chaos.at(FaultPoint.BEFORE_VOTE)
             self._census = census
             if not self._ledger.enter(self.position, generation):
@@ -219,6 +232,38 @@ class Engine:
         self._say_resumed(generation)
         self._groups.retire(generation)
         return self._conclude(verdict, self._census)
+
+    def _in_accord(self, transaction: Transaction) -> Transaction:
+        """This transaction, once the unit holds no more than it says."""
+        transaction = _with_state(transaction)
+        if transaction.position == self.position and transaction.beginning != self._beginning:
+            # A shadow let go of what it repeats, or a rank of the replica is lost: what is summed is void.
+            assert self._unit is not None
+            self._unit.begin()
+            self._computed_here = []
+            self._beginning = transaction.beginning
+        return transaction
+
+    def _through(self, transaction: Transaction) -> bool:
+        """Whether nothing is computed before the reduction.
+
+        A shadow begins nothing more when the others are through, after what they took the last time: they would wait
+        for what adds nothing. So it holds them up by less than one microbatch, however slow it is.
+        """
+        if transaction.repeats is None or not transaction.owed or transaction.work is None:
+            return not transaction.owed
+        spent = sum(end - start for start, end in self.timing.spans)
+        pace = self._pace.get(transaction.work.kind, 0.0)
+        return 0 < pace * len(transaction.indices) <= spent
+
+    def _takes(self, transaction: Transaction) -> Part:
+        spans = self.timing.spans
+        return Part(
+            transaction.repeats is not None,
+            transaction.poison & transaction.done,
+            transaction.share.dropped,
+            sum(end - start for start, end in spans) / len(spans) if spans else 0.0,
+        )
 
     def _vote(self, communicator: Communicator) -> None:
         ballot = torch.ones(1, dtype=torch.int64, device=self._device)
@@ -244,6 +289,7 @@ class Engine:
 
     def _conclude(self, verdict: Verdict, census: Census) -> tuple[Verdict, Census]:
         assert self._unit is not None
+        self._pace[self._unit.work.kind] = census.pace
         world = self._ledger.transaction.world
         assert world is not None
         self._unit.conclude(verdict, census, world)
@@ -255,7 +301,7 @@ class Engine:
                 "decided",
                 step=self.position.step,
                 verdict=verdict,
-                indices=sorted(self._computed_here),
+                indices=[] if self._part.shadow else sorted(self._computed_here),
                 generation=str(self._ledger.transaction.generation),
                 reduced=self.timing.reduced,
                 at=time.monotonic(),
@@ -286,3 +332,15 @@ class Engine:
                 now,
             )
         )
+
+
+def _with_state(transaction: Transaction) -> Transaction:
+    """The transaction of a rank that holds the state before its position.
+
+    Raises:
+        EverstepError: it does not.
+    """
+    if not transaction.lacks:
+        return transaction
+    origin = transaction.restore.source if transaction.restore else f"rank {transaction.source}"
+    raise EverstepError(f"to take the state before step {transaction.position} from {origin} is not possible yet")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...conf.errors import LoopError
 from ...policies.world import Work, WorkKind, World
-from .census import Census, Contribution, Statement
+from .census import Census, Contribution, Part, Statement
 from .communicator import Communicator
 from .tally import checked
 from .transaction import Verdict
@@ -38,13 +38,13 @@ class Evaluation:
         """What was computed of one microbatch."""
         self._contributions[index] = Contribution(numbers=numbers)
 
-    def reduce(self, communicator: Communicator, poison: frozenset[int]) -> Census:
+    def reduce(self, communicator: Communicator, part: Part) -> Census:
         # A loop that evaluates on one rank only must not meet the others' gradients.
         communicator.meet(self.place)
-        held = {**dict.fromkeys(poison, Contribution()), **self._contributions}
-        # One number more than nothing: some backends refuse an empty collective.
-        maxima = torch.zeros(1, dtype=torch.float64, device=self._device)
-        return Statement(held, self.work.microbatches, (), maxima).begin(communicator).finish(communicator)
+        held = {**dict.fromkeys(part.poison, Contribution()), **self._contributions}
+        maxima = torch.zeros(0, dtype=torch.float64, device=self._device)
+        statement = Statement(held, self.work.microbatches, (), maxima, part=part)
+        return statement.begin(communicator).finish(communicator)
 
     def forget(self) -> None:
         pass

@@ -14,7 +14,7 @@ from ...conf.elastic import Reduction
 from ...conf.errors import CommunicatorError, LoopError
 from ..faults import Chaos
 from . import grid
-from .buckets import Slot, fill
+from .buckets import Slot, fill, zeros_for
 from .communicator import Communicator
 from .kernel import fused_kernel, takes
 from .published import Published
@@ -60,6 +60,7 @@ class GradientSum:
         # Whether a backward makes every gradient at most once; None before the first.
         self._regular: bool | None = None
         self._early: Communicator | None = None
+        self._silent = False
         self._launched = 0
         self._broken: CommunicatorError | None = None
         self._chaos: Chaos | None = None
@@ -72,6 +73,7 @@ class GradientSum:
         for hook in self._hooks:
             hook.remove()
         self._parameters = dict(parameters)
+        self._nothing: Tensor | None = None
         self.names = tuple(parameters)
         dtype = torch.float64 if self._exact else torch.float32
         self._buckets = fill(parameters, dtype, self._bucket_bytes, self._max_world)
@@ -138,19 +140,23 @@ class GradientSum:
     # --- folding
 
     @contextmanager
-    def backward(self, last: Communicator | None = None, chaos: Chaos | None = None) -> Iterator[None]:
+    def backward(
+        self, last: Communicator | None = None, chaos: Chaos | None = None, silent: bool = False
+    ) -> Iterator[None]:
         """While it lasts every gradient is folded as soon as it is made, while it is warm.
 
         Args:
             last: given in the last backward that this rank owes: exchange buckets over it as they become whole.
+            silent: as in ``exchange``; then they are whole from the beginning.
         """
         if self._early is not None:
             self.forget()
         # What a backward does is known once one was seen.
         if last is not None and last.size > 1 and self._regular:
-            self._early, self._chaos = last, chaos
+            self._early, self._silent, self._chaos = last, silent, chaos
         for bucket in self._buckets:
-            bucket.waiting = len(bucket.slots)
+            bucket.waiting = 0 if silent else len(bucket.slots)
+        self._launch_whole()
         self._folding = True
         try:
             yield
@@ -198,7 +204,7 @@ class GradientSum:
         if slot.taken:
             # Autograd comes to it several times in one backward, so no bucket is known to be whole before the end.
             self._regular = False
-            if self._launched > slot.bucket:
+            if self._launched > slot.bucket and not self._silent:
                 self._broken = CommunicatorError(f"{slot.name} got another gradient after its bucket was sent")
             return
         slot.taken = True
@@ -300,8 +306,11 @@ class GradientSum:
         place = self._launched
         bucket = self._buckets[place]
         self._launched += 1
+        if self._silent and self._nothing is None:
+            self._nothing = zeros_for(self._buckets)
+        instead = self._nothing if self._silent else None
         if chaos is None:
-            bucket.launch(communicator)
+            bucket.launch(communicator, instead=instead)
             return
         watch = None
         if chaos.planned(FaultPoint.IN_TRANSFER) and communicator.size > 1:
@@ -311,7 +320,7 @@ class GradientSum:
                 if evidence := await_partial_transfer(received, communicator.size, communicator.rank):
                     chaos.at(FaultPoint.IN_TRANSFER, f"bucket {place}: {evidence}")
 
-        bucket.launch(communicator, watch)
+        bucket.launch(communicator, watch, instead)
         if place == 0:
             chaos.at(FaultPoint.FIRST_BUCKET)
         if place == len(self._buckets) // 2:
@@ -320,8 +329,11 @@ class GradientSum:
             chaos.at(FaultPoint.LAST_BUCKET)
 
     @torch.no_grad()
-    def exchange(self, communicator: Communicator, chaos: Chaos | None = None) -> None:
+    def exchange(self, communicator: Communicator, chaos: Chaos | None = None, silent: bool = False) -> None:
         """Begin the exchange of all buckets that no backward has begun in this group.
+
+        Args:
+            silent: send zeros, and keep the sums.
 
         Raises:
             CommunicatorError: a collective failed; call ``forget``, then exchange again in another generation.
@@ -329,7 +341,8 @@ class GradientSum:
         if self._early is not communicator:
             if self._early is not None:
                 self.forget()
-            self._early = communicator
+            self._early, self._silent = communicator, silent
+        assert self._silent is silent, "a rank changes its role only with its group"
         if self._broken is not None:
             raise self._broken
         while self._launched < len(self._buckets):

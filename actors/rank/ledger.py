@@ -5,6 +5,7 @@ generation can be decided any more, whatever the training thread is about to see
 """
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 from ...conf.errors import CommunicatorError, EverstepError
 from ...policies.workload import WorkloadPolicy
 from ...policies.world import Generation, Position, Work, WorkKind
-from ..messages import FromRank, Open, Prepare
-from .transaction import Transaction, Verdict
+from ..messages import FromRank, Hold, Open, Prepare, Report, Serving
+from .transaction import Share, Transaction, Verdict
 
 if TYPE_CHECKING:
     # Groups load torch; without them a ledger is as pure as its transaction.
@@ -49,7 +50,8 @@ class Ledger:
         self._groups = groups
         self._workload = workload
         self._before_report = before_report
-        self._promised: Generation | None = None
+        # Until when, on the monotonic clock, nobody expects a new generation, and why.
+        self._held = (0.0, "")
 
     @property
     def transaction(self) -> Transaction:
@@ -61,30 +63,43 @@ class Ledger:
     def prepare(self, message: Prepare) -> None:
         """Abandon what is older than the message's generation, and report; stale messages change nothing."""
         with self._changed:
-            generation = self._transaction.generation
-            if self._promised is not None and message.generation < self._promised:
-                return
-            self._promised = message.generation
-            if generation is None or generation >= message.generation:
+            before = self._transaction
+            promised = before.promise(message.generation)
+            generation = before.generation
+            if promised is before or generation is None or generation >= message.generation:
+                self._transaction = promised
                 return
             self._before_report()
-            self._transaction = self._transaction.abandon(generation)
-            self._send(self._transaction.report())
+            self._transaction = promised
+            self._send(promised.report())
         # A collective that waits for the dead ends now, and takes the peers' with it.
         self._groups.interrupt(generation)
 
     def open(self, message: Open) -> None:
         """A new generation begins; stale messages change nothing."""
         with self._changed:
-            generation = message.world.generation
-            if self._promised is not None and generation < self._promised:
-                return
             before = self._transaction
             self._transaction = before.open(message)
             if self._transaction is before:
                 return
+            self._held = (0.0, "")
             self._groups.open(message)
             self._changed.notify_all()
+
+    def hold(self, message: Hold) -> None:
+        """A new generation may be long in coming: wait for it until ``seconds`` from now, if not longer anyway."""
+        with self._changed:
+            self._held = (time.monotonic() + message.seconds, message.reason)
+            self._changed.notify_all()
+
+    def serving(self) -> Serving | None:
+        """For a controller that has taken over: where this rank stands; None if it was never in a world."""
+        return self._transaction.serving()
+
+    def again(self) -> Report | None:
+        """For a controller that has taken over: the report, as it is now, if one is due."""
+        with self._changed:
+            return self._transaction.report() if self._transaction.abandoned else None
 
     # --- training thread
 
@@ -101,20 +116,31 @@ class Ledger:
             self._transaction = transaction.take_up(position, work, self._share(transaction, work))
             return self._transaction
 
+    def obtain(self, beginning: int) -> bool:
+        """The state before the position is there; False if another one is called for meanwhile."""
+        with self._changed:
+            if self._transaction.beginning != beginning:
+                return False
+            self._transaction = self._transaction.obtain()
+            return True
+
     def planned(self, work: Work) -> tuple[int, ...]:
         """This rank's share of work that nobody has begun, if the world stays as it is."""
-        return self._share(self._transaction, work)
+        return self._share(self._transaction, work).indices
 
-    def fold(self, position: Position, index: int) -> None:
+    def fold(self, position: Position, index: int, beginning: int | None = None) -> bool:
+        """A microbatch is computed; False if it is void, since this rank has begun anew meanwhile."""
         with self._changed:
-            self._transaction = self._transaction.fold(position, index)
+            before = self._transaction
+            self._transaction = before.fold(position, index, beginning)
+            return self._transaction is not before
 
     def enter(self, position: Position, generation: Generation) -> bool:
         """About to enter the vote; False if the generation was abandoned meanwhile."""
         with self._changed:
             transaction = self._transaction
             # A new generation may have brought more microbatches, or a peer's decision.
-            if transaction.position != position or not transaction.current(generation) or transaction.owed:
+            if transaction.position != position or not transaction.current(generation) or transaction.due:
                 return False
             self._transaction = transaction.enter(generation)
             return True
@@ -164,20 +190,24 @@ class Ledger:
                 raise RecoveryTimeout(f"a peer's failure should have ended this rank within {timeout:g} s")
 
     def _await_open(self, timeout: float) -> Transaction:
-        usable = self._changed.wait_for(
-            lambda: self._transaction.generation is not None and not self._transaction.abandoned, timeout
-        )
-        if not usable:
-            raise RecoveryTimeout(f"no generation was opened for {timeout:g} s at step {self._transaction.position}")
+        started = time.monotonic()
+        while self._transaction.generation is None or self._transaction.abandoned:
+            held, reason = self._held
+            # A time-out of 0 is that of somebody who only looks.
+            left = max(started + timeout, held if timeout else 0.0) - time.monotonic()
+            if left <= 0:
+                waited = time.monotonic() - started
+                raise RecoveryTimeout(
+                    f"no generation was opened for {waited:.3g} s at step {self._transaction.position}"
+                    + (f", though the controller said: {reason}" if reason else "")
+                )
+            # Ended by a new generation; a hold makes it longer.
+            self._changed.wait(left)
         return self._transaction
 
-    def _share(self, transaction: Transaction, work: Work) -> tuple[int, ...]:
-        """What this rank contributes to work that nobody has begun."""
-        assert transaction.world is not None
-        member = transaction.world.member(transaction.incarnation)
-        assert member is not None
-        plan = self._workload.plan(transaction.world.replicas, work.microbatches)
-        return plan.indices[member.seat.replica]
+    def _share(self, transaction: Transaction, work: Work) -> Share:
+        """What this rank does of work that nobody has begun."""
+        return transaction.planned(work, self._workload)
 
 
 def after(position: Position, verdict: Verdict, kind: WorkKind) -> Position:

@@ -107,6 +107,11 @@ class Step:
         return self._census is not None
 
     @property
+    def microbatches(self) -> int:
+        """How many were summed."""
+        return self._decided("microbatches").microbatches
+
+    @property
     def last(self) -> bool:
         """Whether a rank asked that no step follows."""
         return self._decided("last").stop
@@ -172,7 +177,8 @@ class Step:
             if open_.probe:
                 loss.backward(start)
             else:
-                with gradients.backward(engine.last_group(open_.index), self._machinery.chaos):
+                last, silent = engine.last_group(open_.index)
+                with gradients.backward(last, self._machinery.chaos, silent):
                     loss.backward(start)
             # The gradient was weighed with what the loss's precision made of the weight.
             weight = seed.item()

@@ -73,7 +73,7 @@ class RankProcess:
             spec.incarnation,
             self.link.send,
             self.groups,
-            workload_policy(spec.elastic.workload),
+            workload_policy(spec.elastic.workload, spec.max_world // spec.elastic.ranks_per_replica),
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
         self.context = RankContext(self, spec.config, spec.elastic, spec.seat, self.device)

@@ -31,7 +31,7 @@ class Recorder:
             # A scheduler has moved the rate on by the time the step has ended.
             optimizer.register_step_pre_hook(lambda used, *_, name=name: self._rates.update(_rates(name, used)))
 
-    def record(self, step: Step, microbatches: int, world: int) -> StepRecord:
+    def record(self, step: Step, world: int) -> StepRecord:
         """The record of a step that has just ended."""
         now = time.monotonic()
         seconds, self._ended = now - self._ended, now
@@ -45,7 +45,7 @@ class Recorder:
             lr=rates,
             numbers=step.numbers,
             skipped=step.skipped,
-            microbatches=microbatches,
+            microbatches=step.microbatches,
             world=world,
             at=time.time(),
             flops=None if self._flops_per_weight is None else self._flops_per_weight * step.weight,

@@ -11,7 +11,7 @@ from ...conf.elastic import OnTrouble
 from ...conf.errors import LoopError, NonFiniteError, ProbeError
 from ...policies.world import Work, WorkKind, World
 from ..faults import Chaos
-from .census import Census, Contribution, Statement
+from .census import Census, Contribution, Part, Statement
 from .communicator import Communicator
 from .gradients import GradientSum
 from .transaction import Verdict
@@ -63,15 +63,17 @@ class Training:
         """What the user recorded in it."""
         self._contributions[index] = replace(self._contributions[index], numbers=numbers)
 
-    def reduce(self, communicator: Communicator, poison: frozenset[int]) -> Census:
+    def reduce(self, communicator: Communicator, part: Part) -> Census:
         gradients = self._gradients
         touched = gradients.touched()
-        held = {**dict.fromkeys(poison, Contribution()), **self._contributions}
+        held = {**dict.fromkeys(part.poison, Contribution()), **self._contributions}
         if not gradients.finite():
             spoiled = torch.tensor(torch.inf)
             held = {index: replace(one, peak=spoiled) for index, one in held.items()}
-        gradients.exchange(communicator, self._chaos)
-        statement = Statement(held, self.work.microbatches, touched, gradients.maxima(), self.stop, self.signature)
+        gradients.exchange(communicator, self._chaos, silent=part.shadow)
+        statement = Statement(
+            held, self.work.microbatches, touched, gradients.maxima(), self.stop, self.signature, part
+        )
         census = statement.begin(communicator).finish(communicator)
         gradients.gather(communicator, census.weight)
         device = gradients.maxima().device

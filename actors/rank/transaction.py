@@ -10,12 +10,14 @@ the vote complete knows that everybody holds the sum, and has decided. Three rul
 The values here are immutable; each method returns the next value. No torch, no Ray, no clock, no I/O.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ...conf.errors import LoopError
+from ...policies.workload import WorkloadPolicy, suited
 from ...policies.world import Generation, Position, Work, World
-from ..messages import Open, Report
+from ..messages import Open, Report, Restore, Serving
 
 
 class ProtocolError(Exception):
@@ -32,6 +34,22 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
+class Share:
+    """What one rank has to do with one unit of work.
+
+    Attributes:
+        indices: that it computes, ascending.
+        repeats: the replica that contributes them, if this rank is its shadow: then what it adds to a sum is nothing,
+            and it need not have finished when the others have.
+        dropped: indices that nobody contributes.
+    """
+
+    indices: tuple[int, ...] = ()
+    repeats: int | None = None
+    dropped: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Transaction:
     """Where one rank stands in the protocol.
 
@@ -39,54 +57,110 @@ class Transaction:
         incarnation: whose.
         world: newest world that was opened to it; None before the first.
         abandoned: True once it promised to decide nothing in ``world.generation``.
+        promised: it will be told of no older generation than this one; None if nobody has asked for that.
         position: first undecided position.
         work: what is decided there; None until this rank has come to it or a peer's report has told.
-        indices: what it contributes to ``position``, ascending.
+        share: what it has to do with that.
         poison: indices that contribute nothing and must not be computed.
-        done: those of them whose gradients it holds.
+        done: those of its indices whose gradients it holds.
+        beginning: counts how often it began with nothing done; what was computed in an earlier one is void.
         entered: generation in which it entered the vote of ``position``, None if it did not.
+        speeds: of the replicas of this world, for plans that go by them.
+        leaving: replicas of this world that begin no work any more.
+        source: from whom it must take the state before ``position``; None if it holds that.
+        restore: set if that state is older than what was decided.
     """
 
     incarnation: str
     world: World | None = None
     abandoned: bool = False
+    promised: Generation | None = None
     position: Position = Position(0)
     work: Work | None = None
-    indices: tuple[int, ...] = ()
+    share: Share = Share()
     poison: frozenset[int] = frozenset()
     done: frozenset[int] = frozenset()
+    beginning: int = 0
     entered: Generation | None = None
+    speeds: Mapping[int, float] = field(default_factory=dict)
+    leaving: frozenset[int] = frozenset()
+    source: str | None = None
+    restore: Restore | None = None
 
     @property
     def generation(self) -> Generation | None:
         return None if self.world is None else self.world.generation
 
     @property
+    def indices(self) -> tuple[int, ...]:
+        """That it computes, ascending."""
+        return self.share.indices
+
+    @property
+    def repeats(self) -> int | None:
+        """The replica of which it is the shadow."""
+        return self.share.repeats
+
+    @property
     def owed(self) -> tuple[int, ...]:
         """Indices still to compute, in order."""
         return tuple(index for index in self.indices if index not in self.done)
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """Those of them without which it may not vote: of a shadow none, since what it adds is nothing."""
+        return self.owed if self.repeats is None else ()
+
+    @property
+    def lacks(self) -> bool:
+        """Whether it still has not got the state that it was to take or to go back to."""
+        return self.source is not None or self.restore is not None
 
     def current(self, generation: Generation) -> bool:
         """Whether something may still be decided in this generation."""
         return self.generation == generation and not self.abandoned
 
-    def take_up(self, position: Position, work: Work, indices: tuple[int, ...]) -> "Transaction":
-        """The user's loop has come to ``position``; ``indices`` are this rank's share if nobody was there before.
+    def planned(self, work: Work, policy: WorkloadPolicy) -> Share:
+        """Its share of work that nobody has begun: a pure function of the world and of what was said with it."""
+        assert self.world is not None
+        member = self.world.member(self.incarnation)
+        assert member is not None
+        staying = [replica for replica in self.world.replicas if replica not in self.leaving]
+        plan = suited(policy, work.kind).given(self.speeds).plan(staying, work.microbatches)
+        replica, dropped = member.seat.replica, frozenset(plan.dropped)
+        if replica in self.leaving:
+            return Share(dropped=dropped)
+        return Share(plan.computed_by(replica), plan.shadows.get(replica), dropped)
+
+    def take_up(self, position: Position, work: Work, share: Share) -> "Transaction":
+        """The user's loop has come to ``position``; ``share`` is this rank's if nobody was there before.
 
         Raises:
             LoopError: a peer does something else there.
         """
         if position != self.position:
             raise ProtocolError(f"{work} at step {position} begins while at step {self.position}")
+        if self.lacks:
+            raise ProtocolError(f"{work} at step {position} begins without the state before it")
         if self.work is not None and self.work != work:
             raise LoopError(
                 f"before or in step {position.step} this rank does {work}, another one {self.work}: every rank must "
                 "call run.evaluate alike"
             )
-        return self if self.work is not None else replace(self, work=work, indices=indices)
+        return self if self.work is not None else replace(self, work=work, share=share)
 
-    def fold(self, position: Position, index: int) -> "Transaction":
-        """The gradient of ``index`` is in the accumulators."""
+    def obtain(self) -> "Transaction":
+        """The state before ``position`` is there."""
+        return replace(self, source=None, restore=None)
+
+    def fold(self, position: Position, index: int, beginning: int | None = None) -> "Transaction":
+        """The gradient of ``index`` is in the accumulators.
+
+        Args:
+            beginning: in which it was computed; if this rank has begun anew meanwhile, nothing changes.
+        """
+        if beginning not in (None, self.beginning):
+            return self
         if position != self.position:
             raise ProtocolError(f"microbatch {index} of step {position} is folded while at step {self.position}")
         if index not in self.indices or index in self.done:
@@ -97,8 +171,8 @@ class Transaction:
         """About to enter the vote of this position: all of its buckets hold the full sum."""
         if not self.current(generation):
             return self
-        if self.owed:
-            raise ProtocolError(f"the vote of step {self.position} is entered while {self.owed} are owed")
+        if self.due:
+            raise ProtocolError(f"the vote of step {self.position} is entered while {self.due} are owed")
         return replace(self, entered=generation)
 
     def decide(self, generation: Generation, following: Position) -> "Transaction":
@@ -106,6 +180,13 @@ class Transaction:
         if not self.current(generation) or self.entered != generation:
             raise ProtocolError(f"step {self.position} cannot be decided in generation {generation}")
         return self._at(following)
+
+    def promise(self, generation: Generation) -> "Transaction":
+        """Be told of no generation older than this one, and decide nothing in one; an older promise changes nothing."""
+        if self.promised is not None and generation < self.promised:
+            return self
+        older = self.generation is not None and self.generation < generation
+        return replace(self, promised=generation, abandoned=self.abandoned or older)
 
     def abandon(self, generation: Generation) -> "Transaction":
         """Promise to decide nothing in ``generation`` or an older one."""
@@ -126,31 +207,95 @@ class Transaction:
             cause,
             accused,
             self.work,
+            self.repeats,
+            self.promised,
+            self.lacks,
         )
+
+    def serving(self) -> Serving | None:
+        """Where it stands, for a controller that does not know; None if it was never in a world."""
+        if self.world is None:
+            return None
+        return Serving(self.incarnation, self.world, self.abandoned, self.position, self.work, self.poison)
 
     def open(self, message: Open) -> "Transaction":
         """A new generation. Stale ones change nothing; a position ahead of ours was decided by a peer."""
         world = message.world
+        if self.promised is not None and world.generation < self.promised:
+            return self
         if self.generation is not None and world.generation <= self.generation:
             return self
         if world.member(self.incarnation) is None:
             raise ProtocolError(f"generation {world.generation} was opened to {self.incarnation}, not a member")
-        indices = message.indices.get(self.incarnation, ())
-        opened = replace(self, world=world, abandoned=False, entered=None)
-        if message.position == self.position or self.generation is None:
-            if message.work is None and self.work is not None:
-                raise ProtocolError(f"{self.work} at step {self.position} was reported, but the controller forgot it")
-            if not self.done <= set(indices):
-                lost = sorted(self.done - set(indices))
-                raise ProtocolError(f"finished microbatches {lost} of step {self.position} were given to others")
-            return replace(opened, position=message.position, work=message.work, indices=indices, poison=message.poison)
-        if message.position < self.position:
-            raise ProtocolError(f"step {self.position} follows a decided one, {message.position} was opened")
-        if self.entered is None:
-            raise ProtocolError(f"step {self.position} is called decided, but its vote was never entered here")
-        return replace(opened._at(message.position), work=message.work, indices=indices, poison=message.poison)
+        leaving = {member.seat.replica for name in message.leaving if (member := world.member(name)) is not None}
+        if len(leaving) == len(world.replicas):
+            raise ProtocolError(f"generation {world.generation} was opened to ranks that all leave")
+        share = _told(message, self.incarnation)
+        return replace(
+            self._brought(message, share),
+            world=world,
+            abandoned=False,
+            entered=None,
+            work=message.work,
+            share=share,
+            poison=message.poison,
+            speeds=message.speeds,
+            leaving=frozenset(leaving),
+        )
+
+    def _brought(self, message: Open, share: Share) -> "Transaction":
+        """At the position of the message, with what is kept of what was done."""
+        position, afresh = message.position, self.incarnation in message.sources
+        source = message.sources[self.incarnation] if afresh else None
+        other = None if source == self.incarnation else source
+        if message.restore is not None:
+            return replace(self._at(position), source=other, restore=message.restore)
+        if position < self.position:
+            raise ProtocolError(f"step {self.position} follows a decided one, {position} was opened")
+        if other is not None:
+            return replace(self._at(position), source=other)
+        if position > self.position:
+            if self.entered is None:
+                raise ProtocolError(f"step {self.position} is called decided, but its vote was never entered here")
+            return self._at(position)
+        if self.work is not None and self.work != message.work:
+            raise ProtocolError(
+                f"{self.work} at step {position} was reported, but the controller forgot it"
+                + (f" for {message.work}" if message.work else "")
+            )
+        if afresh:
+            # A rank of its replica is lost, and with it a part of what the replica has done.
+            return self._at(position)
+        # What a shadow has under way need not be wanted any more either.
+        kept = set(self.done if self.repeats is None else self.indices)
+        if kept <= set(share.indices):
+            return self
+        if self.repeats is None:
+            lost = sorted(kept - set(share.indices))
+            raise ProtocolError(f"finished microbatches {lost} of step {position} were given to others")
+        return self._at(position)
 
     def _at(self, position: Position) -> "Transaction":
         """At the beginning of another position; a void attempt is made again without the same poison."""
-        poison = self.poison if position.first == self.position.first else frozenset()
-        return replace(self, position=position, work=None, indices=(), poison=poison, done=frozenset(), entered=None)
+        return replace(
+            self,
+            position=position,
+            work=None,
+            share=Share(),
+            poison=self.poison if position.first == self.position.first else frozenset(),
+            done=frozenset(),
+            beginning=self.beginning + 1,
+            entered=None,
+            source=None,
+            restore=None,
+        )
+
+
+def _told(message: Open, incarnation: str) -> Share:
+    """The share that a message gives to one of its members."""
+    original = message.shadows.get(incarnation)
+    member = None if original is None else message.world.member(original)
+    if original is not None and (member is None or original in message.shadows):
+        raise ProtocolError(f"{incarnation} is to repeat {original}, which contributes nothing")
+    repeats = None if member is None else member.seat.replica
+    return Share(message.indices.get(incarnation, ()), repeats, message.dropped)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from ...actors.messages import Report
+from ...policies.workload import suited
 from ...policies.world import Position, Progress, Work, World
 from .state import State
 
@@ -48,7 +49,7 @@ def share(
         # Whoever comes to it plans for itself, in the new world.
         return Shared()
     assert state.world is not None
-    policy = state.settings.workload
+    policy = suited(state.settings.workload, work.kind)
     replicas = {
         replica: tuple(member.incarnation for member in group)
         for replica, group in groupby(world.members, key=lambda member: member.seat.replica)

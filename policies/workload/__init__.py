@@ -4,6 +4,7 @@ from .adaptive import AdaptiveWorld
 from .assignment import Assignment, WorkloadPolicy
 from .balanced import Balanced
 from .named import workload_policy
+from .suited import suited
 from .versatile import Versatile
 from .weighted import Weighted
 
@@ -14,5 +15,6 @@ __all__ = [
     "Versatile",
     "Weighted",
     "WorkloadPolicy",
+    "suited",
     "workload_policy",
 ]

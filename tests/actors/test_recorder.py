@@ -11,7 +11,7 @@ from torch import nn
 
 
 def step(number: int = 0, **more: Any) -> Any:
-    return SimpleNamespace(number=number, loss=2.5, weight=30.0, numbers={}, skipped=None, **more)
+    return SimpleNamespace(number=number, loss=2.5, weight=30.0, numbers={}, skipped=None, microbatches=8, **more)
 
 
 def parameter(*shape: int) -> nn.Parameter:
@@ -21,7 +21,7 @@ def parameter(*shape: int) -> nn.Parameter:
 
 
 def record(recorder: Recorder, number: int = 0) -> StepRecord:
-    return recorder.record(step(number), 8, 4)
+    return recorder.record(step(number), 4)
 
 
 def test_a_scheduler_comes_after_the_step_that_it_must_not_change() -> None:

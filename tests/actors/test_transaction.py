@@ -176,9 +176,9 @@ def test_no_report_without_a_promise() -> None:
 # --- open
 
 
-def test_the_first_generation_says_where_to_begin() -> None:
-    transaction = Transaction(ME).open(opening(3, (1, 2), Position(5)))
-    assert (transaction.position, transaction.indices) == (Position(5), (1, 2))
+def test_the_first_generation_begins_where_this_rank_stands() -> None:
+    transaction = Transaction(ME).open(opening(3, (1, 2)))
+    assert (transaction.position, transaction.indices) == (START, (1, 2))
     assert transaction.generation == generation(3)
 
 

@@ -175,7 +175,7 @@ def read(outcome: Outcome, folder: Path) -> Outcome:
         for line in map(json.loads, path.read_text().splitlines()):
             if line["event"] == "computed":
                 outcome.computed.setdefault(path.stem, []).append((line["step"], line["index"]))
-            elif line["event"] == "applied":
+            elif line["event"] != "decided":
                 continue
             elif line["verdict"] == "void":
                 outcome.voids.add(line["step"])

@@ -1,0 +1,146 @@
+"""Every workload policy on real ranks: who computes what changes no bit, and a shadow makes a loss cost nothing."""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from everstep.conf.chaos import Fault, FaultPoint
+from everstep.orchestrator.local_cluster import LocalCluster
+from everstep.orchestrator.view import Phase
+from ray import cloudpickle
+
+from . import harness
+from .harness import STEPS, Outcome, drive, plan_of
+
+# Ranks are other processes and cannot import the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+B = 8
+STEP = 3
+
+
+def train(ctx: Any) -> None:
+    """The harness's training; a microbatch takes as long as is said for its replica."""
+    import time
+
+    from torch import nn
+
+    plain, delay = nn.functional.cross_entropy, ctx.config["delays"].get(ctx.replica, 0.0)
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(delay)
+        return plain(*arguments)
+
+    nn.functional.cross_entropy = slow  # type: ignore[assignment]
+    harness.train(ctx)
+
+
+def run(
+    folder: Path,
+    ranks: int,
+    workload: str,
+    chaos: Sequence[Fault] = (),
+    delays: Mapping[int, float] | None = None,
+    **elastic: Any,
+) -> Outcome:
+    """Train to the end with B = 8.
+
+    Args:
+        delays: seconds that a microbatch takes longer, by replica.
+    """
+    settings = {"microbatches_per_step": B, "workload": workload, **elastic}
+    plan = plan_of(folder, ranks, chaos, **settings)
+    plan = replace(plan, train=cloudpickle.dumps(train), config={**plan.config, "delays": delays or {}})
+    outcome = drive(plan, LocalCluster(plan.program()), folder)
+    assert outcome.state.phase is Phase.SUCCEEDED, (outcome.state.error, outcome.state.traceback)
+    assert outcome.leftovers == []
+    assert len(outcome.state.faults_fired) == len(chaos), outcome.state.faults_fired
+    assert outcome.state.metrics["world"] == ranks - len(chaos)
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """One rank that computes everything, undisturbed."""
+    return run(tmp_path_factory.mktemp("plain"), 1, "balanced")
+
+
+def assert_as_plain(outcome: Outcome, plain: Outcome) -> None:
+    """The same bits, and every index summed once, by somebody who computed it once."""
+    assert outcome.weights == plain.weights
+    assert outcome.rates == plain.rates
+    for computed in outcome.computed.values():
+        assert len(computed) == len(set(computed))
+    for step in range(STEPS):
+        summed = Counter(index for steps in outcome.decided.values() for index in steps.get(step, ()))
+        assert set(summed.values()) == {1}, (step, summed)
+
+
+def computed_in(outcome: Outcome, step: int) -> dict[int, list[int]]:
+    """By replica, the indices that it computed in a step."""
+    return {
+        int(name[:4]): [index for number, index in computed if number == step]
+        for name, computed in outcome.computed.items()
+    }
+
+
+# --- versatile: with B = 8 on six ranks there are four majors of two microbatches, 4 repeats 0, and 5 repeats 1
+
+
+def test_shadows_change_nothing(plain: Outcome, tmp_path: Path) -> None:
+    outcome = run(tmp_path, 6, "versatile")
+    assert_as_plain(outcome, plain)
+    computed = computed_in(outcome, STEP)
+    assert computed == {0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7], 4: [0, 1], 5: [2, 3]}
+    assert {step: shares for step, shares in decided_by(outcome, 4).items() if shares} == {}
+
+
+@pytest.mark.parametrize("point", [FaultPoint.IN_BACKWARD, FaultPoint.LAST_BUCKET, FaultPoint.BEFORE_VOTE])
+def test_the_shadow_of_a_dead_major_takes_its_place_and_nothing_is_lost(
+    point: FaultPoint, plain: Outcome, tmp_path: Path
+) -> None:
+    outcome = run(tmp_path, 6, "versatile", [Fault(STEP, 0, point=point)])
+    assert_as_plain(outcome, plain)
+    (recovery,) = outcome.state.recoveries
+    assert recovery.lost_microbatches == ()
+    computed = computed_in(outcome, STEP)
+    assert {replica: computed[replica] for replica in range(1, 6)} == {
+        1: [2, 3],
+        2: [4, 5],
+        3: [6, 7],
+        4: [0, 1],
+        5: [2, 3],
+    }
+    assert decided_by(outcome, 4)[STEP] == [0, 1]
+    # Later steps have four majors and one shadow again.
+    assert computed_in(outcome, STEP + 1)[5] == [0, 1]
+
+
+def test_a_dead_shadow_costs_nothing(plain: Outcome, tmp_path: Path) -> None:
+    outcome = run(tmp_path, 6, "versatile", [Fault(STEP, 4, point=FaultPoint.IN_BACKWARD)])
+    assert_as_plain(outcome, plain)
+    assert outcome.state.recoveries[0].lost_microbatches == ()
+
+
+def test_a_major_that_dies_with_its_shadow_is_computed_again(plain: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, replica, point=FaultPoint.IN_BACKWARD, microbatch=1) for replica in (0, 4)]
+    outcome = run(tmp_path, 6, "versatile", faults)
+    assert_as_plain(outcome, plain)
+    assert {index for recovery in outcome.state.recoveries for index in recovery.lost_microbatches} == {0, 1}
+
+
+def test_two_majors_that_die_at_once_are_both_replaced(plain: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, replica, point=FaultPoint.BEFORE_VOTE) for replica in (0, 1)]
+    outcome = run(tmp_path, 6, "versatile", faults)
+    assert_as_plain(outcome, plain)
+    assert all(recovery.lost_microbatches == () for recovery in outcome.state.recoveries)
+    assert [decided_by(outcome, replica)[STEP] for replica in (4, 5)] == [[0, 1], [2, 3]]
+
+
+def decided_by(outcome: Outcome, replica: int) -> dict[int, list[int]]:
+    """By step, the indices that a replica contributed."""
+    return next(steps for name, steps in outcome.decided.items() if int(name[:4]) == replica)
