@@ -83,7 +83,9 @@ def scene(state: State) -> Scene:
         staying = tuple(member for member in old.members if member.incarnation not in released)
         old = World(old.generation, staying, old.ranks_per_replica)
     lacking = {name for name, held in reports.items() if held.lacks}
-    spares = [*sorted(lacking.difference(released)), *sorted(state.parked)]
+    # Whoever is under suspicion may be lost as well.
+    ready = (name for name in sorted(state.parked) if state.ranks[name].standing is not Standing.SUSPECT)
+    spares = [*sorted(lacking.difference(released)), *ready]
     return Scene(
         position,
         next(there, None),
