@@ -10,6 +10,7 @@ from .answer import Answer
 from .events import Action, Record, Send
 from .roster import Roster
 from .sharing import Shared, share
+from .speeds import speeds
 from .state import NOBODY, Standing, State, names, without
 
 # What a rank that is parked waits for comes when somebody dies, which may be never.
@@ -37,7 +38,8 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     reports = recovery.reports
     position = chosen.position
     leaving = _leaving(state, world)
-    shared = Shared() if chosen.anew else share(state, world, position, reports, leaving, roster.sources)
+    measured = speeds(state.ranks, world) if state.settings.workload.by_speed else {}
+    shared = Shared() if chosen.anew else share(state, world, position, reports, leaving, roster.sources, measured)
     message = Open(
         world,
         position,
@@ -47,12 +49,13 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
         state.poison.get(position.first, frozenset()),
         shadows=shared.shadows,
         dropped=shared.dropped,
+        speeds=measured,
         leaving=leaving,
         sources=roster.sources,
         restore=chosen.restore,
     )
-    seats = {member.seat for member in world.members} | {state.ranks[name].seat for name in released}
-    gone = tuple(member.seat for member in old.members if member.seat not in seats)
+    there = {*reports, *released}
+    gone = tuple(member.seat for member in old.members if member.incarnation not in there)
     ahead = frozenset[str]() if chosen.anew else _ahead(reports, position)
     done = ahead if chosen.anew else ahead.union(name for name in reports if state.ranks[name].finished)
     pending = names(name for name in world.incarnations if name not in done)

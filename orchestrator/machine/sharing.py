@@ -3,9 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from types import MappingProxyType
 
 from ...actors.messages import Report
-from ...policies.workload import suited
+from ...policies.workload import WorkloadPolicy, suited
 from ...policies.world import Position, Progress, Work, World
 from .state import State
 
@@ -36,19 +37,20 @@ def share(
     reports: Mapping[str, Report],
     leaving: Collection[str] = (),
     sources: Collection[str] = (),
+    speeds: Mapping[int, float] = MappingProxyType({}),
 ) -> Shared:
     """What the members of ``world`` do at ``position``, after what they have reported.
 
     Args:
         leaving: members that go on with what they have, and are given nothing if they have nothing.
         sources: members that take up the position with nothing done, whatever they have reported.
+        speeds: microbatches per second by replica, for a policy that goes by them.
     """
     there = {name: held for name, held in reports.items() if held.position == position and held.work is not None}
     work = next((held.work for held in there.values()), None)
     if work is None:
         # Whoever comes to it plans for itself, in the new world.
         return Shared()
-    assert state.world is not None
     policy = suited(state.settings.workload, work.kind)
     replicas = {
         replica: tuple(member.incarnation for member in group)
@@ -60,7 +62,7 @@ def share(
     }
     kept = {index for held in progress.values() for index in held.done | held.owed}
     # What a survivor would have begun by itself is given out too, but it is not lost.
-    planned = policy.plan(state.world.replicas, work.microbatches).indices
+    planned = _planned(state, policy, work)
     coming = {
         replica: frozenset(planned.get(replica, ())) - kept
         for replica, names in replicas.items()
@@ -74,7 +76,9 @@ def share(
         for replica, names in replicas.items()
         if progress[replica] == Progress() and any(name in leaving for name in names)
     }
-    assignment = policy.extend({each: held for each, held in progress.items() if each not in idle}, work.microbatches)
+    assignment = policy.given(speeds).extend(
+        {each: held for each, held in progress.items() if each not in idle}, work.microbatches
+    )
     lost = set(range(work.microbatches)) - kept - {index for indices in coming.values() for index in indices}
     places = {member.seat: member.incarnation for member in world.members}
     return Shared(
@@ -91,6 +95,15 @@ def share(
         frozenset(assignment.dropped),
         tuple(sorted(lost)),
     )
+
+
+def _planned(state: State, policy: WorkloadPolicy, work: Work) -> Mapping[int, tuple[int, ...]]:
+    """What every replica of the old world does of work that it begins by itself."""
+    assert state.world is not None
+    speeds, leaving = (state.opened.speeds, state.opened.leaving) if state.opened else ({}, frozenset())
+    idle = {member.seat.replica for name in leaving if (member := state.world.member(name)) is not None}
+    staying = [replica for replica in state.world.replicas if replica not in idle]
+    return policy.given(speeds).plan(staying, work.microbatches).indices
 
 
 def _progress(reports: Sequence[Report]) -> Progress:

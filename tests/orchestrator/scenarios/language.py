@@ -1,7 +1,7 @@
 """The language of scenarios: one command a line, and below it, indented, what the machine answers.
 
-Lines that begin with ``#`` are remarks. The first command says what world it is, all others what happens in it. Ranks
-go by the numbers in which they were asked for; where the machine says "rank 1.0" it means the seat: replica 1,
+Lines that begin with ``#`` are remarks. The first command says what world it is, all others what happens in it, until
+another world begins. Ranks go by the numbers in which they were asked for; where the machine says "rank 1.0" it means the seat: replica 1,
 coordinate 0. Nobody does anything by itself: a rank that is killed ends when the scenario says so. But while time
 passes, everybody who is connected, not silent and not killed says that it lives.
 """
@@ -70,7 +70,7 @@ class Scenario:
         for line in self.lines:
             written += [*line.remarks, line.text]
             try:
-                if stage is None:
+                if stage is None or line.text.startswith("world: "):
                     stage = _stage(line.text, machine)
                 else:
                     for answer in stage.play(_command(line.text)):
@@ -219,6 +219,7 @@ def _boot(stage: Stage, nodes: str | None) -> None:
         node, _, there = part.partition(": ")
         held |= dict.fromkeys(_numbers(there), node)
     stage.start()
+    stage.open_store()
     for rank, node in held.items():
         stage.connect(rank, node)
     seated = len(ranks) - stage.settings.spares
@@ -229,6 +230,17 @@ def _boot(stage: Stage, nodes: str | None) -> None:
 @_says("start")
 def _start(stage: Stage) -> None:
     stage.start()
+    stage.open_store()
+
+
+@_says("start without a store")
+def _start_only(stage: Stage) -> None:
+    stage.start()
+
+
+@_says("the store opens")
+def _store_opens(stage: Stage) -> None:
+    stage.open_store()
 
 
 @_says(_RANKS + r" connects?(?: on (?P<node>\w+))?")

@@ -78,8 +78,11 @@ class Stage:
             self.happen(event)
 
     def start(self) -> None:
+        """Ask for the ranks."""
         self.happen(Started())
-        self.happen(StoreOpened("host", 1234))
+
+    def open_store(self) -> None:
+        self.happen(StoreOpened("host", 1))
 
     def connect(self, rank: int, node: str) -> None:
         self.hear(rank, Hello(name(rank), 1000 + rank, node))
