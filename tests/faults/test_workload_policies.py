@@ -88,6 +88,11 @@ def computed_in(outcome: Outcome, step: int) -> dict[int, list[int]]:
     }
 
 
+def decided_by(outcome: Outcome, replica: int) -> dict[int, list[int]]:
+    """By step, the indices that a replica contributed."""
+    return next(steps for name, steps in outcome.decided.items() if int(name[:4]) == replica)
+
+
 # --- versatile: with B = 8 on six ranks there are four majors of two microbatches, 4 repeats 0, and 5 repeats 1
 
 
@@ -95,8 +100,10 @@ def test_shadows_change_nothing(plain: Outcome, tmp_path: Path) -> None:
     outcome = run(tmp_path, 6, "versatile")
     assert_as_plain(outcome, plain)
     computed = computed_in(outcome, STEP)
-    assert computed == {0: [0, 1], 1: [2, 3], 2: [4, 5], 3: [6, 7], 4: [0, 1], 5: [2, 3]}
-    assert {step: shares for step, shares in decided_by(outcome, 4).items() if shares} == {}
+    assert [computed[replica] for replica in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    # A shadow that is late leaves out what the others would wait for.
+    assert [computed[replica][:1] for replica in (4, 5)] == [[0], [2]]
+    assert all(share == [] for replica in (4, 5) for share in decided_by(outcome, replica).values())
 
 
 @pytest.mark.parametrize("point", [FaultPoint.IN_BACKWARD, FaultPoint.LAST_BUCKET, FaultPoint.BEFORE_VOTE])
@@ -108,16 +115,11 @@ def test_the_shadow_of_a_dead_major_takes_its_place_and_nothing_is_lost(
     (recovery,) = outcome.state.recoveries
     assert recovery.lost_microbatches == ()
     computed = computed_in(outcome, STEP)
-    assert {replica: computed[replica] for replica in range(1, 6)} == {
-        1: [2, 3],
-        2: [4, 5],
-        3: [6, 7],
-        4: [0, 1],
-        5: [2, 3],
-    }
+    assert [computed[replica] for replica in range(1, 5)] == [[2, 3], [4, 5], [6, 7], [0, 1]]
     assert decided_by(outcome, 4)[STEP] == [0, 1]
-    # Later steps have four majors and one shadow again.
-    assert computed_in(outcome, STEP + 1)[5] == [0, 1]
+    # In later steps there are four majors and one shadow.
+    assert decided_by(outcome, 4)[STEP + 1] == [6, 7]
+    assert decided_by(outcome, 5)[STEP + 1] == []
 
 
 def test_a_dead_shadow_costs_nothing(plain: Outcome, tmp_path: Path) -> None:
@@ -141,6 +143,68 @@ def test_two_majors_that_die_at_once_are_both_replaced(plain: Outcome, tmp_path:
     assert [decided_by(outcome, replica)[STEP] for replica in (4, 5)] == [[0, 1], [2, 3]]
 
 
-def decided_by(outcome: Outcome, replica: int) -> dict[int, list[int]]:
-    """By step, the indices that a replica contributed."""
-    return next(steps for name, steps in outcome.decided.items() if int(name[:4]) == replica)
+def test_a_shadow_that_is_let_go_begins_anew_and_helps(plain: Outcome, tmp_path: Path) -> None:
+    """The others have much to do when replica 3 dies, so both shadows work like everybody."""
+    delays = dict.fromkeys(range(6), 0.15)
+    outcome = run(tmp_path, 6, "versatile", [Fault(STEP, 3, point=FaultPoint.BEFORE_FORWARD)], delays)
+    assert_as_plain(outcome, plain)
+    assert outcome.state.recoveries[0].lost_microbatches == (6, 7)
+    assert sorted(decided_by(outcome, 4)[STEP] + decided_by(outcome, 5)[STEP]) == [6, 7]
+
+
+def test_a_slow_shadow_holds_nobody_up(plain: Outcome, tmp_path: Path) -> None:
+    outcome = run(tmp_path, 6, "versatile", delays={4: 0.2})
+    assert_as_plain(outcome, plain)
+    # What the first step tells of the others' pace includes that everything is slow once.
+    steps = [computed_in(outcome, step)[4] for step in range(2, STEPS)]
+    assert steps == [[0]] * (STEPS - 2), "it begins no second microbatch once the others are through"
+
+
+def test_a_shadow_that_had_not_finished_computes_the_rest_when_it_is_promoted(plain: Outcome, tmp_path: Path) -> None:
+    outcome = run(tmp_path, 6, "versatile", [Fault(STEP, 0, point=FaultPoint.BEFORE_VOTE)], {4: 0.2})
+    assert_as_plain(outcome, plain)
+    assert decided_by(outcome, 4)[STEP] == [0, 1]
+    assert outcome.state.recoveries[0].lost_microbatches == ()
+
+
+def test_shadows_in_an_attempt_that_is_void(tmp_path: Path) -> None:
+    alone = run(tmp_path / "alone", 1, "balanced", burst=STEP)
+    killed = run(tmp_path / "killed", 6, "versatile", [Fault(STEP, 0, point=FaultPoint.LAST_BUCKET)], burst=STEP)
+    assert killed.weights == alone.weights
+    assert killed.rates == alone.rates
+    assert killed.voids == alone.voids == {STEP}
+
+
+def test_shadows_add_nothing_to_sums_in_float_either(plain: Outcome, tmp_path: Path) -> None:
+    fault = [Fault(STEP, 0, point=FaultPoint.LAST_BUCKET)]
+    outcome = run(tmp_path, 6, "versatile", fault, reduction="float")
+    for step, seen in plain.rates.items():
+        ((_, loss),) = seen
+        assert [other for _, other in outcome.rates[step]] == pytest.approx([loss], rel=1e-4)
+
+
+# --- weighted
+
+
+def test_a_slow_rank_owes_less_after_the_world_has_changed(plain: Outcome, tmp_path: Path) -> None:
+    outcome = run(tmp_path, 3, "weighted", [Fault(STEP, 2, point=FaultPoint.IN_BACKWARD)], {0: 0.05})
+    assert_as_plain(outcome, plain)
+    before, after = computed_in(outcome, STEP - 1), computed_in(outcome, STEP + 1)
+    assert {replica: len(indices) for replica, indices in before.items()} == {0: 3, 1: 3, 2: 2}
+    assert len(after[0]) < 3 < len(after[1])
+    assert len(after[0]) + len(after[1]) == B
+
+
+# --- adaptive world
+
+
+def test_an_adaptive_world_drops_what_the_dead_had_and_says_so(tmp_path: Path) -> None:
+    fault = [Fault(STEP, 1, point=FaultPoint.BEFORE_FORWARD)]
+    outcome = run(tmp_path, 4, "adaptive_world", fault, reduction="float")
+    for step in range(STEPS):
+        summed = sorted(index for steps in outcome.decided.values() for index in steps.get(step, ()))
+        whole = list(range(B))
+        assert summed == (whole if step < STEP else [0, 1, 4, 5, 6, 7] if step == STEP else whole[:6])
+    assert outcome.state.recoveries[0].lost_microbatches == (2, 3)
+    assert outcome.state.record is not None
+    assert outcome.state.record.microbatches == 6
