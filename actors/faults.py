@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
-from ..conf.chaos import Fault, FaultKind, FaultPoint
+from ..conf.chaos import Fault, FaultKind, FaultPoint, FaultTarget
 from ..policies.world import Seat
 
 
@@ -13,17 +13,22 @@ class PlannedError(RuntimeError):
 
 
 class Chaos:
-    """The faults planned for one seat.
+    """The faults planned for one rank.
 
     Args:
         faults: of the whole run.
-        seat: whose.
+        seat: that it was started with; None for a spare.
         announce: called with the fault and the evidence just before it strikes.
+        number: of the rank, in the order in which ranks are started; spares are told apart by it.
     """
 
-    def __init__(self, faults: Sequence[Fault], seat: Seat, announce: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, faults: Sequence[Fault], seat: Seat | None, announce: Callable[[str, str], None], number: int = 0
+    ) -> None:
+        target = FaultTarget.RANK if seat else FaultTarget.SPARE
+        place = (seat.replica, seat.coordinate) if seat else (number, 0)
         self._planned = [
-            fault for fault in faults if (fault.replica, fault.coordinate) == (seat.replica, seat.coordinate)
+            fault for fault in faults if fault.target is target and (fault.replica, fault.coordinate) == place
         ]
         self._announce = announce
         self.step = -1

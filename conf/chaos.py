@@ -22,6 +22,7 @@ class FaultPoint(StrEnum):
     IN_OPTIMIZER = "in_optimizer"
     IN_REPORT = "in_report"
     IN_REBUILD = "in_rebuild"
+    IN_RESTORE = "in_restore"
     IN_EXTENSION = "in_extension"
 
 
@@ -37,6 +38,7 @@ class FaultTarget(StrEnum):
     """Which process is hit."""
 
     RANK = "rank"
+    SPARE = "spare"
 
 
 _PER_MICROBATCH = {
@@ -53,8 +55,10 @@ class Fault:
 
     Args:
         step: optimizer step (0-based) in which it fires.
-        replica: index of the replica that is hit, as numbered in the first world.
-        coordinate: place inside the replica.
+        replica: index of the replica that is hit, as numbered in the first world. Whoever takes its place later is
+            spared. Ranks that are started without a place, as spares are, have the numbers that follow, in the order in
+            which they are started; they are hit if the target is ``spare``, in the steps that they take part in.
+        coordinate: place inside the replica; 0 for a spare.
         point: a ``FaultPoint`` or its name.
         kind: a ``FaultKind`` or its name.
         target: a ``FaultTarget`` or its name.

@@ -1,5 +1,6 @@
 """How a run survives: the typed elastic configuration, checked against itself when it is made."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -90,12 +91,19 @@ class ElasticConfig:
         microbatches_per_step: B, the microbatches that every optimizer step sums, whatever the world is; or a
             schedule ``{step: B}``, each B from its step on.
         ranks_per_replica: R, ranks that hold one model copy together.
-        spares: parked ranks beside the members.
+        spares: ranks that are started beside the members, stand by with their model built, and take the place of lost
+            ones; they reserve what members reserve.
         reduction: ``exact`` (the sum does not depend on who computed what) or ``float`` (fp32 sums).
         workload: name of the policy that gives microbatches to replicas: ``balanced``, ``versatile`` (leftover replicas
             repeat others, so that a loss costs nothing), ``weighted`` (slow replicas owe less), or ``adaptive_world``
             (what the dead had is dropped; to compare with, not exact).
-        recovery: name of the policy that answers a loss.
+        recovery: name of the policy that answers a loss: ``auto`` (what delays training least, by measured times),
+            ``swap`` (spares while there are any, else shrink), ``shrink``, or ``restart`` (everybody goes back to what
+            was saved; to compare with).
+        recovery_horizon: how much training ``auto`` looks at, in seconds.
+        patience: how many seconds a run may wait for capacity while it has fewer ranks than its minimum.
+        replace: whether another rank is asked for in the place of each that is lost; it joins when it is ready. Below
+            the minimum that is done in any case.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
@@ -115,6 +123,9 @@ class ElasticConfig:
     reduction: Reduction | str = Reduction.EXACT
     workload: str = "balanced"
     recovery: str = "auto"
+    recovery_horizon: float = 600.0
+    patience: float = 600.0
+    replace: bool = True
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
     on_poison: OnTrouble | str = OnTrouble.STOP
     buffers: Buffers | str = Buffers.REFUSE
@@ -143,8 +154,6 @@ class ElasticConfig:
                 f"elastic.ranks_per_replica={self.ranks_per_replica}: only replicas of one rank can train "
                 "so far; set it to 1"
             )
-        if self.spares:
-            raise ConfigError(f"elastic.spares={self.spares}: spares cannot be swapped in so far; set it to 0")
         for name, kind in _NAMED.items():
             try:
                 object.__setattr__(self, name, kind(str(getattr(self, name))))
@@ -152,9 +161,14 @@ class ElasticConfig:
                 raise ConfigError(
                     f"elastic.{name}={getattr(self, name)!r} is not known; use one of: {', '.join(kind)}"
                 ) from None
-        if not isinstance(self.probe, bool):
-            raise ConfigError(f"elastic.probe={self.probe!r} must be true or false")
-        for name, known in (("workload", _WORKLOADS), ("recovery", ("auto", "shrink"))):
+        for name in ("probe", "replace"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"elastic.{name}={getattr(self, name)!r} must be true or false")
+        for name in ("recovery_horizon", "patience"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+                raise ConfigError(f"elastic.{name}={seconds!r} must be a number of seconds, at least 0")
+        for name, known in (("workload", _WORKLOADS), ("recovery", _RECOVERIES)):
             if getattr(self, name) not in known:
                 raise ConfigError(
                     f"elastic.{name}={getattr(self, name)!r} is not known; use one of: {', '.join(known)}"
@@ -177,6 +191,7 @@ class ElasticConfig:
         return BatchSchedule.of(self.microbatches_per_step)
 
 
+_RECOVERIES = ("auto", "swap", "shrink", "restart")
 _WORKLOADS = ("balanced", "versatile", "weighted", "adaptive_world")
 _NAMED: dict[str, type[StrEnum]] = {
     "reduction": Reduction,

@@ -52,3 +52,7 @@ class ProbeError(EverstepError):
 
 class CommunicatorError(EverstepError):
     """A collective failed or its group could not be built; the step is not lost, it is reduced again."""
+
+
+class HandoverError(EverstepError):
+    """A rank could not take the state that another one has; another spare may."""

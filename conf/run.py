@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
-from .chaos import Fault
+from .chaos import Fault, FaultTarget
 from .elastic import ElasticConfig
 from .errors import ConfigError
 from .files import structured, text_of
@@ -115,6 +115,13 @@ def check(elastic: ElasticConfig, min_ranks: int, max_ranks: int) -> None:
             f"{min_ranks // size} replicas without work; raise it or lower the minimum of ranks"
         )
     for index, fault in enumerate(elastic.chaos):
+        if fault.target is FaultTarget.SPARE:
+            if fault.replica < max_ranks or fault.coordinate:
+                raise ConfigError(
+                    f"elastic.chaos[{index}]: spare {fault.replica}.{fault.coordinate} does not exist; spares are "
+                    f"numbered from {max_ranks} on, and their coordinate is 0"
+                )
+            continue
         for what, place, count in (
             ("replica", fault.replica, max_ranks // size),
             ("coordinate", fault.coordinate, size),

@@ -32,8 +32,16 @@ class Cluster(Protocol):
         """Begin to listen; returns host and port of the rendezvous store."""
         ...
 
-    def start(self, incarnation: str, seat: Seat) -> None:
-        """Ask for a rank; it says Hello when it is up, or an ``Ended`` event comes."""
+    def start(
+        self, incarnation: str, seat: Seat | None, avoid: frozenset[str] = frozenset(), node: str | None = None
+    ) -> None:
+        """Ask for a rank; it says Hello when it is up, or an ``Ended`` event comes.
+
+        Args:
+            seat: None for a rank that is parked until it is given one.
+            avoid: nodes that it must not be on, if there are others.
+            node: where it would be best.
+        """
         ...
 
     def send(self, incarnation: str, message: ToRank) -> None:

@@ -123,9 +123,8 @@ class Controller:
                 self._journal.write(action)
             case Publish(records):
                 self._publisher.publish(records)
-            case StartRank(incarnation, seat):
-                assert seat is not None, "the settings of a real run ask for no spares"
-                self._cluster.start(incarnation, seat)
+            case StartRank(incarnation, seat, avoid, node):
+                self._cluster.start(incarnation, seat, avoid, node)
             case KillRank(incarnation, _):
                 self._cluster.kill(incarnation)
             case EndRun():

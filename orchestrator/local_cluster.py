@@ -46,13 +46,15 @@ class LocalCluster:
         self._store, port = open_store(_HOST)
         return _HOST, port
 
-    def start(self, incarnation: str, seat: Seat) -> None:
+    def start(
+        self, incarnation: str, seat: Seat | None, avoid: frozenset[str] = frozenset(), node: str | None = None
+    ) -> None:
         from .local_rank import main
 
         spec = replace(
             self._program.template, incarnation=incarnation, seat=seat, controller=self._address, node="localhost"
         )
-        process = _context().Process(target=main, args=(spec, self._program.train), name=f"everstep-{seat}")
+        process = _context().Process(target=main, args=(spec, self._program.train), name=f"everstep-{incarnation}")
         process.start()
         self._processes[incarnation] = process
         loop = asyncio.get_running_loop()

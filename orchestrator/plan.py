@@ -10,6 +10,7 @@ from typing import Any
 from ..actors.rank.spec import RankSpec
 from ..conf.elastic import ElasticConfig, OnTrouble
 from ..conf.scaling import Scaling
+from ..policies.recovery import recovery_policy
 from ..policies.workload import workload_policy
 from ..policies.world import Seat
 from .cluster import Program
@@ -53,18 +54,24 @@ class RunPlan:
 
     def settings(self, term: int) -> Settings:
         """What the machine must know, for one controller life."""
-        ranks = tuple(f"{place:04d}-{uuid.uuid4().hex[:8]}" for place in range(self.scaling.max_ranks))
+        elastic, lives = self.elastic, uuid.uuid4().hex[:8]
+        # Incarnations begin with a number that counts all that were ever started.
+        ranks = tuple(f"{place:04d}-{lives}" for place in range(self.scaling.max_ranks + elastic.spares))
         return Settings(
             run=self.run,
             term=term,
             ranks=ranks,
-            minimum=self.scaling.min_ranks // self.elastic.ranks_per_replica,
-            workload=workload_policy(self.elastic.workload, self.scaling.max_ranks // self.elastic.ranks_per_replica),
-            timeouts=self.elastic.timeouts,
-            ranks_per_replica=self.elastic.ranks_per_replica,
+            minimum=self.scaling.min_ranks // elastic.ranks_per_replica,
+            workload=workload_policy(elastic.workload, self.scaling.max_ranks // elastic.ranks_per_replica),
+            timeouts=elastic.timeouts,
+            ranks_per_replica=elastic.ranks_per_replica,
             store_prefix=f"{self.run}/{uuid.uuid4().hex[:8]}",
             weight_unit=self.weight_unit,
-            skip_poison=self.elastic.on_poison is OnTrouble.SKIP,
+            skip_poison=elastic.on_poison is OnTrouble.SKIP,
+            recovery=recovery_policy(elastic.recovery, horizon=elastic.recovery_horizon, patience=elastic.patience),
+            spares=elastic.spares,
+            replaces=elastic.replace,
+            lives=lives,
         )
 
     def program(self) -> Program:

@@ -69,7 +69,10 @@ class RayCluster:
         """Whether a driver has tied its leash."""
         return self._listener.tied
 
-    def start(self, incarnation: str, seat: Seat) -> None:
+    def start(
+        self, incarnation: str, seat: Seat | None, avoid: frozenset[str] = frozenset(), node: str | None = None
+    ) -> None:
+        first, *others = ray_nodes.preferences(avoid, node)
         spread = self._scaling.placement is Placement.SPREAD
         resources = dict(self._scaling.resources)
         memory = resources.pop("memory", None)
@@ -86,6 +89,8 @@ class RayCluster:
                 memory=memory,
                 resources=resources,
                 scheduling_strategy="SPREAD" if spread else "DEFAULT",
+                label_selector=first,
+                fallback_strategy=[{"label_selector": labels} for labels in others],
                 runtime_env=self._runtime_env or None,
             )
             .remote()

@@ -14,6 +14,7 @@ INTERVAL_S = 2.0
 # Labels that tell a failure domain, the first that a node carries counts.
 ZONES = ("ray.io/availability-zone", "topology.kubernetes.io/zone", "zone")
 RACKS = ("topology.kubernetes.io/rack", "rack")
+_NODE_LABEL = "ray.io/node-id"
 # Ray counts in ten-thousandths.
 _ROUNDING = 1e-6
 
@@ -87,6 +88,16 @@ async def watch(sink: Sink, need: Mapping[str, float], ranks_per_replica: int, i
                 sink(event)
             before, failed = now, ""
         await asyncio.sleep(interval)
+
+
+def preferences(avoid: Iterable[str], node: str | None) -> list[dict[str, str]]:
+    """Where a rank may be started, as selectors of labels: on the best node, on no avoided one, and else anywhere.
+
+    Ray takes the first that has room; if none has, it waits for the first that comes to have any.
+    """
+    avoided = ",".join(sorted(avoid))
+    best = [{_NODE_LABEL: node}] if node else []
+    return [*best, *([{_NODE_LABEL: f"!in({avoided})"}] if avoided else []), {}]
 
 
 def look_around(need: Mapping[str, float]) -> Sight:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...conf.errors import LoopError
 from .communicator import Communicator, Pending
 from .kernel import Kernel
 
@@ -36,6 +37,16 @@ class Slot:
     sum: Tensor
     fresh: bool = True
     taken: bool = False
+
+    def refuse_sparse(self) -> None:
+        """Refuse a gradient that no bucket can hold.
+
+        Raises:
+            LoopError: a sparse one.
+        """
+        gradient = self.parameter.grad
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise LoopError(f"{self.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
 
 
 class Bucket:

@@ -81,6 +81,23 @@ class Buffers:
             return {}
         return {f"buffer {held.name}": held.shadow for held in self._held if _can_be_summed(held.start)}
 
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """By name, with what the step under way began."""
+        return {held.name: held.start for held in self._held}
+
+    @torch.no_grad()
+    def set(self, values: Mapping[str, Tensor]) -> None:
+        """Give every buffer the value that it has on another rank.
+
+        Raises:
+            RuntimeError: one of another shape.
+        """
+        for held in self._held:
+            if (now := held.now) is not None:
+                now.copy_(values[held.name])
+                held.take()
+
     @torch.no_grad()
     def begin(self) -> None:
         """A step begins: whatever was done to buffers between the steps is what they are now."""

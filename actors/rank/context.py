@@ -1,6 +1,7 @@
 """What the user's function is given: where it runs, and the door to the step loop."""
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,9 +24,10 @@ from .gradients import GradientSum
 from .history import History
 from .loop import Machinery, Step
 from .order import mix
+from .portable import Portable, State
 from .recorder import Recorder, estimated_flops
 from .rng import seed_everything
-from .run import Run
+from .run import Evaluations, Run
 from .signature import state_sha256, tensor_sha256, weights_sha256
 from .state import guard, named_objects, named_tensors, refuse_running_statistics
 from .training import Training
@@ -47,16 +49,17 @@ class RankContext:
     Attributes:
         config: ``train_loop_config``, as the user gave it.
         device: where this rank computes.
-        replica: which model copy this rank belongs to.
-        coordinate: its place inside the replica.
     """
 
-    def __init__(self, process: "RankProcess", config: Any, elastic: ElasticConfig, seat: Seat, device: torch.device):
+    def __init__(
+        self, process: "RankProcess", config: Any, elastic: ElasticConfig, seat: Seat | None, device: torch.device
+    ):
         self._process = process
         self._elastic = elastic
         self._run: Run | None = None
         self._engine: Engine | None = None
         self._gradients: GradientSum | None = None
+        self._portable: Portable | None = None
         self._models: dict[str, nn.Module] = {}
         self._kept: dict[str, Any] = {}
         self._recorder: Recorder | None = None
@@ -64,8 +67,7 @@ class RankContext:
         self.history = History()
         self.config = config
         self.device = device
-        self.replica = seat.replica
-        self.coordinate = seat.coordinate
+        self._seat = seat
 
     def begin(
         self,
@@ -136,6 +138,7 @@ class RankContext:
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
         guard(optimizers.values(), gradients, lambda: self._run.current if self._run else None)
+        self._portable = Portable(self._models, self._kept, buffers, gradients)
         process.link.send(
             Ready(
                 process.incarnation,
@@ -147,10 +150,10 @@ class RankContext:
                     "trained parameters": str(len(parameters)),
                     "optimizers, schedulers and extra": state_sha256(self._kept),
                 },
+                self._portable.nbytes,
             )
         )
-        self.progress.stage = "waiting for the first generation"
-        process.ledger.await_open(elastic.timeouts.start)
+        first, evaluations = self._come_in(self._portable)
         self.progress.stage = "training"
         if flops_per_weight is None and process.weight_unit == "tokens":
             flops_per_weight = estimated_flops(parameters.values())
@@ -180,9 +183,67 @@ class RankContext:
         )
         probe = elastic.probe and elastic.reduction is Reduction.EXACT
         self._run = Run(
-            process.ledger, machinery, self._models, self.device, steps, probe, self._applied, self._enter_stage
+            process.ledger,
+            machinery,
+            self._models,
+            self.device,
+            steps,
+            probe,
+            self._applied,
+            self._enter_stage,
+            first,
+            evaluations,
         )
         return self._run
+
+    def _come_in(self, portable: Portable) -> tuple[int, Evaluations]:
+        """Wait for a generation, and take the state before its position if that is not the initial one.
+
+        Returns:
+            The first step to take, and the results of evaluations that came before step 0.
+        """
+        process, timeouts = self._process, self._elastic.timeouts
+        # A parked rank waits until it is needed, released, fenced, or hears from no controller any more.
+        patience = timeouts.start if self._seat else threading.TIMEOUT_MAX
+        deadline: float | None = None
+        while True:
+            self.progress.stage = "waiting for the first generation" if self._seat else "parked"
+            transaction = process.ledger.await_open(patience)
+            self.history.begin(transaction.position.step)
+            if transaction.source is None:
+                return transaction.position.step, ()
+            generation = transaction.generation
+            assert generation is not None
+            self.progress.stage = f"taking the state before step {transaction.position}"
+            deadline = deadline or time.monotonic() + timeouts.recovery
+            state = process.handover.take(generation, deadline)
+            if state is None:
+                continue
+            portable.write(state)
+            if process.ledger.obtain(transaction.beginning):
+                return transaction.position.step, state.evaluations
+
+    def portable_state(self) -> State:
+        """What a newcomer takes over, as of the position that training is at."""
+        assert self._portable is not None
+        assert self._run is not None
+        return self._portable.read(self._run.before)
+
+    @property
+    def replica(self) -> int | None:
+        """Which model copy this rank belongs to; None while it has no place, as a spare in front of ``begin``."""
+        return self._place.replica if self._place else None
+
+    @property
+    def coordinate(self) -> int | None:
+        """Its place inside the replica; None likewise."""
+        return self._place.coordinate if self._place else None
+
+    @property
+    def _place(self) -> Seat | None:
+        world = self._process.ledger.transaction.world
+        member = world.member(self._process.incarnation) if world else None
+        return member.seat if member else self._seat
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -233,6 +294,7 @@ class RankContext:
             records,
             transaction.work,
             self.busy,
+            transaction.generation,
         )
 
     def _applied(self, step: Step) -> None:

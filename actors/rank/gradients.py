@@ -50,7 +50,8 @@ class GradientSum:
         self._bucket_bytes = bucket_bytes
         self._max_world = max_world
         self._kernel = fused_kernel() if self._exact else None
-        self._known: dict[str, int] = {}
+        # Exponents of all tensors that were ever summed.
+        self.known: dict[str, int] = {}
         self._hooks: list[RemovableHandle] = []
         self._build(parameters)
         # Largest magnitudes of the microbatch under way: (order, value), several of one parameter are added.
@@ -80,7 +81,7 @@ class GradientSum:
         # Backward reaches the last parameters first, so the walk follows it.
         self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         first = grid.first_exponent(self._microbatches)
-        self.exponents = tuple(self._known.get(name, first) for name in self.names)
+        self.exponents = tuple(self.known.get(name, first) for name in self.names)
         self.published = Published()
         self._device = self._buckets[0].sums.device
         self._extremes = torch.zeros(len(self.names), dtype=torch.float64, device=self._device)
@@ -215,7 +216,7 @@ class GradientSum:
     def _take(self, slot: Slot, weight: float = 1.0) -> None:
         gradient = slot.parameter.grad
         assert gradient is not None
-        _refuse_sparse(slot)
+        slot.refuse_sparse()
         if weight != 1:
             gradient = gradient.to(torch.float32) * weight
         if self._exact:
@@ -265,7 +266,7 @@ class GradientSum:
         digest = hashlib.sha256()
         for slot in self._slots:
             gradient = slot.parameter.grad
-            _refuse_sparse(slot)
+            slot.refuse_sparse()
             slot.parameter.grad = None
             digest.update(slot.name.encode() if gradient is None else tensor_sha256(gradient).encode())
         if loss is not None:
@@ -379,7 +380,12 @@ class GradientSum:
         if self._exact:
             held = list(self.exponents)
             self.exponents = grid.next_exponents(maxima, held, self._microbatches, committed=committed)
-            self._known.update(zip(self.names, self.exponents, strict=True))
+            self.known.update(zip(self.names, self.exponents, strict=True))
+
+    def know(self, exponents: Mapping[str, int]) -> None:
+        """Take the grid of another rank, which has gone further."""
+        self.known.update(exponents)
+        self.exponents = tuple(map(self.known.get, self.names, self.exponents))
 
     def misfits(self, maxima: list[float]) -> list[str]:
         """Names of parameters whose largest |gradient| does not fit the grid of this attempt."""
@@ -387,12 +393,6 @@ class GradientSum:
             return []
         rows = zip(self.names, maxima, self.exponents, strict=True)
         return [name for name, maximum, held in rows if not grid.fits(maximum, held, self._microbatches)]
-
-
-def _refuse_sparse(slot: Slot) -> None:
-    gradient = slot.parameter.grad
-    if gradient is not None and gradient.layout is not torch.strided:
-        raise LoopError(f"{slot.name} has a sparse gradient: everstep sums dense ones, use sparse=False")
 
 
 def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:

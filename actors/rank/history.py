@@ -20,6 +20,11 @@ class History:
         self._recorded = 0
         self._wanted = False
 
+    def begin(self, step: int) -> None:
+        """The first record will be that of ``step``."""
+        with self._lock:
+            self._next = step
+
     def add(self, record: StepRecord) -> None:
         """Keep the record of the next step, unless the controller has it from another rank already."""
         with self._lock:

@@ -25,6 +25,10 @@ class RecoveryTimeout(EverstepError):
     """No new generation was opened in time; the controller is gone or stuck."""
 
 
+class Released(BaseException):
+    """Nothing more is wanted of this rank: it leaves, out of whatever it is in. No error, so nobody should catch it."""
+
+
 class Ledger:
     """A ``Transaction`` under a lock.
 
@@ -52,6 +56,8 @@ class Ledger:
         self._before_report = before_report
         # Until when, on the monotonic clock, nobody expects a new generation, and why.
         self._held = (0.0, "")
+        self._taken_up: Position | None = None
+        self._released = False
 
     @property
     def transaction(self) -> Transaction:
@@ -72,24 +78,32 @@ class Ledger:
             self._before_report()
             self._transaction = promised
             self._send(promised.report())
+            self._changed.notify_all()
         # A collective that waits for the dead ends now, and takes the peers' with it.
         self._groups.interrupt(generation)
 
-    def open(self, message: Open) -> None:
-        """A new generation begins; stale messages change nothing."""
+    def open(self, message: Open) -> bool:
+        """A new generation begins; stale messages change nothing, and are answered with False."""
         with self._changed:
             before = self._transaction
             self._transaction = before.open(message)
             if self._transaction is before:
-                return
+                return False
             self._held = (0.0, "")
             self._groups.open(message)
             self._changed.notify_all()
+            return True
 
     def hold(self, message: Hold) -> None:
         """A new generation may be long in coming: wait for it until ``seconds`` from now, if not longer anyway."""
         with self._changed:
             self._held = (time.monotonic() + message.seconds, message.reason)
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        """Nothing more is wanted of this rank: the training thread leaves as soon as it comes here."""
+        with self._changed:
+            self._released = True
             self._changed.notify_all()
 
     def serving(self) -> Serving | None:
@@ -114,12 +128,14 @@ class Ledger:
             # After a report nothing may be begun that the report did not tell of.
             transaction = self._await_open(timeout)
             self._transaction = transaction.take_up(position, work, self._share(transaction, work))
+            self._taken_up = position
+            self._changed.notify_all()
             return self._transaction
 
     def obtain(self, beginning: int) -> bool:
-        """The state before the position is there; False if another one is called for meanwhile."""
+        """The state before the position is there; False if another one is called for, or was reported as lacking."""
         with self._changed:
-            if self._transaction.beginning != beginning:
+            if self._transaction.beginning != beginning or self._transaction.abandoned:
                 return False
             self._transaction = self._transaction.obtain()
             return True
@@ -168,6 +184,7 @@ class Ledger:
             self._before_report()
             self._transaction = transaction.abandon(generation)
             self._send(self._transaction.report(str(error), accused))
+            self._changed.notify_all()
 
     def await_open(self, timeout: float) -> Transaction:
         """Block until the newest generation is one in which something can be decided.
@@ -177,6 +194,14 @@ class Ledger:
         """
         with self._changed:
             return self._await_open(timeout)
+
+    def await_taken_up(self, position: Position, generation: Generation, timeout: float) -> bool:
+        """Block until the training thread has come to ``position``; False if that is out of reach or takes longer."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._taken_up == position or not self._transaction.current(generation), timeout
+            )
+            return self._taken_up == position == self._transaction.position
 
     def await_end(self, timeout: float) -> None:
         """Block until this process is ended from outside; returns if another generation is opened instead.
@@ -191,7 +216,9 @@ class Ledger:
 
     def _await_open(self, timeout: float) -> Transaction:
         started = time.monotonic()
-        while self._transaction.generation is None or self._transaction.abandoned:
+        while self._released or self._transaction.generation is None or self._transaction.abandoned:
+            if self._released:
+                raise Released
             held, reason = self._held
             # A time-out of 0 is that of somebody who only looks.
             left = max(started + timeout, held if timeout else 0.0) - time.monotonic()

@@ -13,7 +13,7 @@ import torch
 
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Reduction
-from ...conf.errors import DataError, EverstepError, LoopError, NonFiniteError, ProbeError
+from ...conf.errors import DataError, EverstepError, HandoverError, LoopError, NonFiniteError, ProbeError
 from ...policies.workload import workload_policy
 from ...policies.world import Position
 from ..faults import Chaos
@@ -24,6 +24,7 @@ from ..messages import (
     Finished,
     Heartbeat,
     Hello,
+    Hold,
     Joined,
     Open,
     Ping,
@@ -36,7 +37,8 @@ from .communicator import Communicator, build
 from .context import RankContext
 from .environment import fingerprint, prepare, yield_to_control
 from .groups import Groups
-from .ledger import Ledger
+from .handover import Handover
+from .ledger import Ledger, Released
 from .order import mix
 from .rendezvous import StoreClients
 from .rng import seed_everything
@@ -58,6 +60,7 @@ class RankProcess:
         self.incarnation = spec.incarnation
         self.max_world = spec.max_world
         self.weight_unit = spec.weight_unit
+        self._finished = False
         self._released = threading.Event()
         self.device = torch.device(spec.device)
         prepare(self.device, spec.threads, Reduction(spec.elastic.reduction))
@@ -65,7 +68,7 @@ class RankProcess:
         timeouts = spec.elastic.timeouts
         self.link = Link(spec.controller, spec.token, self._on_message, self._on_lost, timeouts.start)
         self._clients = StoreClients(timeouts.build)
-        self.chaos = Chaos(spec.elastic.chaos, spec.seat, self._announce)
+        self.chaos = Chaos(spec.elastic.chaos, spec.seat, self._announce, spec.number)
         self.groups = Groups(
             self._build, self._on_built, lambda generation, error: self.ledger.abandon(generation, error)
         )
@@ -77,6 +80,15 @@ class RankProcess:
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
         self.context = RankContext(self, spec.config, spec.elastic, spec.seat, self.device)
+        self.handover = Handover(
+            self.ledger,
+            self._clients,
+            self.link.host,
+            spec.token,
+            timeouts,
+            self.chaos,
+            self.context.portable_state,
+        )
         self.trace = Trace(spec.trace, spec.incarnation)
 
     def run(self, train: TrainFunction) -> None:
@@ -90,10 +102,14 @@ class RankProcess:
         try:
             train(self.context)
             self._finish()
+        except Released:
+            # Whatever it has recorded, those who stay have too.
+            pass
         except BaseException as error:
             self.link.send(self.context.heartbeat(last=True))
             self.link.send(self._raised(error))
         else:
+            self._finished = True
             # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
             self._released.wait(spec.elastic.timeouts.finish + spec.elastic.timeouts.recovery)
         self.groups.leave()
@@ -127,8 +143,8 @@ class RankProcess:
         run = self.context.run
         step = run.current if run else None
         under_way = step.microbatch_under_way if step else None
-        # Two ranks that compute wrong bits are two faults, not one of the training function.
-        alone = f" on {self.incarnation}" if isinstance(error, ProbeError) else ""
+        # Two ranks that compute wrong bits, or get no state, are two faults, not one of the training function.
+        alone = f" on {self.incarnation}" if isinstance(error, ProbeError | HandoverError) else ""
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-1] if frames else None
         place = f"{Path(last.filename).name}:{last.lineno}" if last else "unknown place"
@@ -162,13 +178,22 @@ class RankProcess:
                 self.context.history.acknowledge(recorded, wanted)
             case Prepare():
                 self.ledger.prepare(message)
+            case Hold():
+                self.ledger.hold(message)
             case Open():
-                self.ledger.open(message)
+                if self.ledger.open(message):
+                    self.handover.open(message)
             case Fenced(reason):
-                print(f"everstep: rank {self._spec.seat} ends: {reason}", file=sys.stderr, flush=True)
+                print(f"everstep: {self._title} ends: {reason}", file=sys.stderr, flush=True)
                 os._exit(1)
             case Release():
                 self._released.set()
+                self.ledger.release()
+                if not self._finished:
+                    # A spare, or one that leaves: nothing of it is needed, whatever its training thread is at.
+                    grace = threading.Timer(self._spec.elastic.timeouts.confirm, os._exit, (0,))
+                    grace.daemon = True
+                    grace.start()
 
     def _on_lost(self) -> None:
         """Training goes on without a controller, but not for ever: see ``_end_if_orphaned``."""
@@ -185,7 +210,9 @@ class RankProcess:
         if message.world.generation.number > 1:
             self.chaos.at(FaultPoint.IN_REBUILD)
         timeouts = self._spec.elastic.timeouts
-        peers = [member.incarnation for member in message.world.peers(self._spec.seat.coordinate)]
+        member = message.world.member(self.incarnation)
+        assert member is not None
+        peers = [peer.incarnation for peer in message.world.peers(member.seat.coordinate)]
         return build(
             message.store,
             message.world.generation,
@@ -193,13 +220,19 @@ class RankProcess:
             len(peers),
             host=self.link.host,
             device=self.device,
-            collective_timeout=timeouts.collective,
+            # Newcomers come to their first collective when they have the state.
+            collective_timeout=timeouts.recovery if message.sources else timeouts.collective,
             build_timeout=timeouts.build,
             clients=self._clients,
         )
 
     def _on_built(self, generation: Any, seconds: float) -> None:
         self.link.send(Joined(self.incarnation, generation, seconds))
+
+    @property
+    def _title(self) -> str:
+        seat = self._spec.seat
+        return f"rank {seat}" if seat else f"rank {self.incarnation}"
 
     def _announce(self, fault: str, evidence: str) -> None:
         self.link.send(FaultFired(self.incarnation, fault, evidence))

@@ -17,6 +17,8 @@ from .loop import Machinery, Step
 from .order import mix
 from .rng import seed_everything, streams_kept
 
+# Results of evaluations, in order.
+Evaluations = tuple[Mapping[str, float], ...]
 # Keeps the random streams of evaluations apart from those of steps.
 _EVALUATION = 2
 
@@ -25,7 +27,9 @@ class Run:
     """All steps of a training run, each committed exactly once.
 
     Args:
-        probe: whether the first step begins with a microbatch that all members compute alike.
+        probe: whether step 0 begins with a microbatch that all members compute alike.
+        first: the step with which this rank begins.
+        evaluations: what was evaluated before step 0, if this rank begins later: it is told the results again.
 
     Attributes:
         steps: optimizer steps in all, if nobody stops the run before.
@@ -41,6 +45,8 @@ class Run:
         probe: bool,
         on_applied: Callable[[Step], None],
         on_stage: Callable[[str], None] = lambda stage: None,
+        first: int = 0,
+        evaluations: Evaluations = (),
     ) -> None:
         self._ledger = ledger
         self._machinery = machinery
@@ -55,7 +61,10 @@ class Run:
         self._probe = probe
         self.steps = steps
         self.current: Step | None = None
-        self.applied = -1
+        self.applied = first - 1
+        # Results of the evaluations before the first step: made here, or still to be told to the user's function.
+        self.before: Evaluations = evaluations
+        self._told = iter(evaluations)
 
     @property
     def is_leader(self) -> bool:
@@ -115,6 +124,9 @@ class Run:
             raise LoopError("run.evaluate was called before the step's batches were consumed: call it between steps")
         if not isinstance(data, Microbatches):
             raise LoopError(f"run.evaluate needs everstep.Microbatches, got {type(data).__name__}")
+        if not self._inside and (told := next(self._told, None)) is not None:
+            # The others are long past it.
+            return dict(told)
         engine, seed = self._machinery.engine, self._machinery.seed
         loader = self._loader(data)
         evaluation = Evaluation(InOrder(len(data.dataset), data.size).microbatches, self._device)
@@ -133,7 +145,10 @@ class Run:
                     engine.done(index, started)
                 settled = engine.settle()
         self._on_stage("training")
-        return dict(settled[1].numbers)
+        numbers = settled[1].numbers
+        if not self._inside:
+            self.before = (*self.before, numbers)
+        return dict(numbers)
 
     def _loader(self, data: Microbatches) -> Loader:
         """The same for each evaluation of the same data, so that workers are started once; it ends with the data."""

@@ -12,16 +12,17 @@ class RankSpec:
     """Everything that a rank must know to start.
 
     Attributes:
+        seat: its place in the first world; None if it is parked until it is given one.
         controller: host and port of the control connection.
         token: the run's secret.
-        max_world: most ranks that will ever reduce together.
+        max_world: ranks that the run starts with; a larger world reduces too, with one more copy.
         weight_unit: what the weights of losses count.
         trace: folder for the lines of ``Trace``, None for none.
     """
 
     run: str
     incarnation: str
-    seat: Seat
+    seat: Seat | None
     controller: tuple[str, int]
     token: str
     elastic: ElasticConfig
@@ -32,3 +33,8 @@ class RankSpec:
     threads: int = 1
     weight_unit: str = "weight"
     trace: str | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the rank, in the order in which ranks are started: incarnations begin with it."""
+        return int(self.incarnation.partition("-")[0])

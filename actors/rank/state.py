@@ -16,7 +16,7 @@ def named_objects(given: Any, what: str, kind: type | None = None) -> dict[str, 
     """One object, under the name "", or several by name.
 
     Raises:
-        LoopError: one is of another kind, or has no ``state_dict``.
+        LoopError: one is of another kind, or has no ``state_dict`` or ``load_state_dict``.
     """
     if given is None:
         return {}
@@ -27,10 +27,9 @@ def named_objects(given: Any, what: str, kind: type | None = None) -> dict[str, 
             raise LoopError(f"{label} must be a {kind.__name__}, got {type(held).__name__}")
         if isinstance(held, GradScaler):
             raise LoopError(f"{label} is a GradScaler: {NO_SCALER}")
-        if not callable(getattr(held, "state_dict", None)):
-            raise LoopError(
-                f"{label} ({type(held).__name__}) has no state_dict: it could not be kept or given to a peer"
-            )
+        for method, without in (("state_dict", "kept or given to a peer"), ("load_state_dict", "given a peer's state")):
+            if not callable(getattr(held, method, None)):
+                raise LoopError(f"{label} ({type(held).__name__}) has no {method}: it could not be {without}")
     return objects
 
 

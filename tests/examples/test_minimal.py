@@ -19,7 +19,9 @@ def small(steps: int, ranks: int, *chaos: Fault) -> RunFile:
         name="minimal",
         train="minimal.py:train",
         config={"steps": steps},
-        elastic=ElasticConfig(microbatches_per_step=8, chaos=chaos, timeouts=Timeouts(heartbeat=PATIENT_S)),
+        elastic=ElasticConfig(
+            microbatches_per_step=8, chaos=chaos, replace=False, timeouts=Timeouts(heartbeat=PATIENT_S)
+        ),
         scaling=Scaling(1, ranks),
         cluster=ClusterKind.LOCAL,
     )

@@ -76,6 +76,7 @@ def train(ctx: Any) -> None:
         if (ctx.replica, step.number) == tuple(ctx.config["hold"] or ()):
             await_the_others()
         for batch in step:
+            time.sleep(ctx.config["pace"])
             ids = batch["id"].tolist()
             loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
             # Weights differ from sample to sample; one in seven is 0 and its loss is not even finite.
@@ -117,6 +118,9 @@ def plan_of(
     width: int = NARROW,
     hold: tuple[int, int] | None = None,
     burst: int | None = None,
+    minimum: int = 1,
+    steps: int = STEPS,
+    pace: float = 0.0,
     **elastic: Any,
 ) -> RunPlan:
     """The small training on ``ranks`` ranks; files go to ``folder``.
@@ -124,10 +128,12 @@ def plan_of(
     Args:
         hold: (replica, step): this replica begins that step only when all others have finished their share of it.
         burst: in this step all weights are 2^30 times larger.
+        pace: seconds that a microbatch takes at least.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
-        "steps": STEPS,
+        "steps": steps,
+        "pace": pace,
         "log": str(folder),
         "width": width,
         "hold": hold,
@@ -138,12 +144,14 @@ def plan_of(
     settings: dict[str, Any] = {
         "microbatches_per_step": MICROBATCHES,
         "bucket_mib": 64 if width == WIDE else 0.5,
+        # Most scenarios are about what the survivors do.
+        "replace": False,
         **elastic,
     }
     return RunPlan(
         run=folder.name,
         elastic=ElasticConfig(chaos=tuple(chaos), timeouts=QUICK, **settings),
-        scaling=Scaling(1, ranks),
+        scaling=Scaling(minimum, ranks),
         train=cloudpickle.dumps(train),
         config=config,
         trace=str(folder),
@@ -196,7 +204,8 @@ def assert_as_if_undisturbed(outcome: Outcome, reference: Outcome, faults: Seque
     assert outcome.leftovers == []
     assert len(outcome.state.faults_fired) == len(faults), outcome.state.faults_fired
     for fault in faults:
-        assert any(fault.point in fired and f"rank {fault.replica}." in fired for fired in outcome.state.faults_fired)
+        hit = f"{fault.target} {fault.replica}."
+        assert any(fault.point in fired and hit in fired for fired in outcome.state.faults_fired)
     assert outcome.state.metrics["world"] == reference.state.metrics["world"] - lost
     assert outcome.weights == reference.weights
     assert outcome.rates == reference.rates
@@ -205,12 +214,12 @@ def assert_as_if_undisturbed(outcome: Outcome, reference: Outcome, faults: Seque
         assert set(outcome.samples[step]) == set(expected), f"sample ids of step {step}"
     for incarnation, computed in outcome.computed.items():
         assert len(computed) == len(set(computed)), f"{incarnation} computed a finished microbatch again"
-    assert_each_index_once(outcome)
+    assert_each_index_once(outcome, len(reference.rates))
 
 
-def assert_each_index_once(outcome: Outcome) -> None:
+def assert_each_index_once(outcome: Outcome, steps: int = STEPS) -> None:
     """Per step, contributions of those who decided are disjoint; what they lack came from one who died in the vote."""
-    for step in range(STEPS):
+    for step in range(steps):
         shares = {name: steps[step] for name, steps in outcome.decided.items() if step in steps}
         summed = Counter(index for share in shares.values() for index in share)
         assert summed, f"nobody decided step {step}"

@@ -10,7 +10,9 @@ from .harness import WIDE, Outcome, assert_as_if_undisturbed, run, twins
 STEP = 3
 # Points that exist only while another loss is being answered.
 IN_RECOVERY = (FaultPoint.IN_REPORT, FaultPoint.IN_REBUILD, FaultPoint.IN_EXTENSION)
-IN_STEP = tuple(point for point in FaultPoint if point not in (*IN_RECOVERY, FaultPoint.IN_TRANSFER))
+# Those that need other models, or ranks that come in.
+ELSEWHERE = (FaultPoint.IN_TRANSFER, FaultPoint.IN_RESTORE)
+IN_STEP = tuple(point for point in FaultPoint if point not in (*IN_RECOVERY, *ELSEWHERE))
 
 
 @pytest.mark.parametrize("point", IN_STEP)

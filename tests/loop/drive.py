@@ -60,7 +60,7 @@ def launch(
 ) -> Outcome:
     """Train on the local cluster to the end, whatever the end is."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"timeouts": QUICK, "seed": SEED, **elastic}
+    settings = {"timeouts": QUICK, "seed": SEED, "replace": False, **elastic}
     plan = RunPlan(
         run=folder.name,
         elastic=ElasticConfig(microbatches_per_step=microbatches, chaos=tuple(faults), **settings),

@@ -63,6 +63,9 @@ class Counter:
     def state_dict(self) -> dict[str, float]:
         return {"seen": self.seen}
 
+    def load_state_dict(self, held: dict[str, float]) -> None:
+        self.seen = held["seen"]
+
 
 def schedulers_and_averages(ctx: Any) -> None:
     model = nn.ModuleDict({name: nn.Linear(WIDTH, 2) for name in SCHEDULERS})
