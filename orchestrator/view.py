@@ -14,7 +14,6 @@ class Phase(StrEnum):
     RUNNING = "running"
     RECOVERING = "recovering"
     WAITING = "waiting for capacity"
-    FINISHING = "finishing"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 

@@ -1,9 +1,9 @@
 """The language of scenarios: one command a line, and below it, indented, what the machine answers.
 
 Lines that begin with ``#`` are remarks. The first command says what world it is, all others what happens in it, until
-another world begins. Ranks go by the numbers in which they were asked for; where the machine says "rank 1.0" it means the seat: replica 1,
-coordinate 0. Nobody does anything by itself: a rank that is killed ends when the scenario says so. But while time
-passes, everybody who is connected, not silent and not killed says that it lives.
+another world begins. Ranks go by the numbers in which they were asked for; where the machine says "rank 1.0" it means
+the seat: replica 1, coordinate 0. Nobody does anything by itself: a rank that is killed ends when the scenario says so.
+But while time passes, everybody who is connected, not silent and not killed says that it lives.
 """
 
 import re
