@@ -147,7 +147,9 @@ def _tick(state: State, asleep: float, now: float) -> Step:
         began = state.ranks[name].suspected or None
         state, more = verdicts.fence(state, name, reason, now)
         actions += more
-        if state.world is not None and state.world.member(name) is not None:
+        if state.world is None:
+            state = membership.reseated(state)
+        elif state.world.member(name) is not None:
             state, more = verdicts.succeed(state)
             actions += more
             if state.phase.ended:
