@@ -2,80 +2,15 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
 
 import pytest
-from everstep.actors.messages import FromRank, Open, Prepare, Report, StoreAddress
-from everstep.actors.rank.ledger import Ledger, RecoveryTimeout, after
+from everstep.actors.messages import FromRank, Open, Prepare, StoreAddress
+from everstep.actors.rank.ledger import RecoveryTimeout, after
 from everstep.actors.rank.transaction import ProtocolError, Verdict
 from everstep.conf.errors import CommunicatorError, LoopError
-from everstep.policies.workload import Balanced
-from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
+from everstep.policies.world import Member, Position, Seat, Work, WorkKind, World
 
-B = 6
-START = Position(0)
-WORK = Work(WorkKind.TRAINING, B)
-
-
-@dataclass
-class Groups:
-    """Notes what the ledger wants of them, in the order in which it wants it."""
-
-    log: list[tuple[str, object]]
-    place: int | None = None
-
-    def open(self, message: Open) -> None:
-        self.log.append(("open", message.world.generation.number))
-
-    def interrupt(self, generation: Generation) -> None:
-        self.log.append(("interrupt", generation.number))
-
-    def accused(self, generation: Generation, error: CommunicatorError) -> int | None:
-        return self.place
-
-
-@dataclass
-class Bench:
-    """A ledger of rank ``me`` and all that it says."""
-
-    place: int | None = None
-    log: list[tuple[str, object]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.groups = Groups(self.log, self.place)
-        self.ledger = Ledger(
-            "me",
-            self.send,
-            self.groups,  # type: ignore[arg-type]
-            Balanced(),
-            before_report=lambda: self.log.append(("before report", None)),
-        )
-
-    def send(self, message: FromRank) -> None:
-        self.log.append(("send", message))
-
-    @property
-    def reports(self) -> list[Report]:
-        return [message for what, message in self.log if what == "send" and isinstance(message, Report)]
-
-    def open(self, number: int, mine: tuple[int, ...] = (0, 1), position: Position = START, peers: int = 3) -> None:
-        members = (Member("me", Seat(0)), *(Member(f"peer-{place}", Seat(place)) for place in range(1, peers)))
-        indices = {member.incarnation: mine if member.incarnation == "me" else () for member in members}
-        world = World(generation(number), members)
-        self.ledger.open(Open(world, position, indices, StoreAddress("host", 1, "root"), WORK))
-
-    def vote(self, number: int = 1, mine: tuple[int, ...] = (0, 1)) -> "Bench":
-        """Everything folded, and in the vote of this generation."""
-        self.open(number, mine)
-        for index in mine:
-            self.ledger.fold(START, index)
-        assert self.ledger.enter(START, generation(number))
-        return self
-
-
-def generation(number: int) -> Generation:
-    return Generation(1, number)
-
+from .ledger_bench import START, WORK, Bench, generation
 
 CLOSED = CommunicatorError("closed by peer")
 
