@@ -101,6 +101,28 @@ def state(run_name: str, address: str | None) -> None:
 
 
 @main.command()
+@click.argument("run_name", metavar="RUN")
+@click.argument("replicas", type=int)
+@click.option("--address", help="As for state.")
+def scale(run_name: str, replicas: int, address: str | None) -> None:
+    """Have REPLICAS replicas in the run named RUN from now on."""
+    from .connect import connect
+
+    connect(run_name, address=address).scale(replicas)
+
+
+@main.command()
+@click.argument("run_name", metavar="RUN")
+@click.argument("node")
+@click.option("--address", help="As for state.")
+def drain(run_name: str, node: str, address: str | None) -> None:
+    """Have the run named RUN leave NODE: its id, or the beginning of it, as ``everstep state`` shows it."""
+    from .connect import connect
+
+    connect(run_name, address=address).drain(node)
+
+
+@main.command()
 @click.argument("file", type=click.Path())
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..actors.messages import StepRecord
-from ..conf.errors import ClusterError, RunNotFoundError
+from ..conf.errors import ClusterError, ConfigError, RunNotFoundError
 from .names import NAMESPACE, controller_name
 from .view import RunState
 
@@ -40,6 +40,36 @@ class RunHandle:
     def records(self, since: int = 0) -> list[StepRecord]:
         """The numbers of the steps from ``since`` on, each step once and in order; the newest 10,000 at most."""
         return self._call(self._controller.records, since)  # type: ignore[no-any-return]
+
+    def scale(self, replicas: int) -> None:
+        """Have so many replicas from now on. New ones join between two microbatches, those that leave finish what they
+        have begun, and no step is computed twice.
+
+        Raises:
+            ConfigError: no positive number, or fewer than the run's minimum.
+        """
+        if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
+            raise ConfigError(f"scale({replicas!r}): give a whole number of replicas, at least 1")
+        refusal = self._call(self._controller.scale, replicas)
+        if refusal is not None:
+            raise ConfigError(f"run {self._run!r} cannot be scaled: {refusal}")
+
+    def drain(self, node: str, reason: str = "asked from outside") -> None:
+        """Have every rank leave a node, and start none there any more; others are asked for elsewhere.
+
+        Args:
+            node: its id, or the beginning of it, as ``state().members`` shows it.
+            reason: for the journal.
+
+        Raises:
+            ConfigError: no rank lives on such a node, or the beginning fits several.
+        """
+        held = sorted({member.node for member in self.state().members if member.node})
+        fits = [each for each in held if node and each.startswith(node)]
+        if len(fits) != 1:
+            said = "fits several nodes" if fits else "is no node with a rank"
+            raise ConfigError(f"drain({node!r}) {said} of run {self._run!r}; there are {', '.join(held) or 'none'}")
+        self._call(self._controller.drain, fits[0], reason)
 
     def stop(self, reason: str = "asked from outside") -> None:
         """End the run without success."""

@@ -13,8 +13,10 @@ from .machine.events import (
     EndRun,
     Event,
     KillRank,
+    NodeDraining,
     Publish,
     Record,
+    Resize,
     Send,
     Started,
     StartRank,
@@ -68,6 +70,18 @@ class Controller:
     def stop(self, reason: str) -> None:
         """End the run from outside."""
         self._events.put_nowait(StopRequested(reason))
+
+    def scale(self, replicas: int) -> str | None:
+        """Have so many replicas from now on; returns why not, if that cannot be."""
+        minimum = self._state.settings.minimum
+        if replicas < minimum:
+            return f"{replicas} replicas are fewer than the minimum of {minimum}"
+        self._events.put_nowait(Resize(replicas))
+        return None
+
+    def drain(self, node: str, reason: str) -> None:
+        """Have everybody leave a node; that is no failure."""
+        self._events.put_nowait(NodeDraining(node, reason))
 
     async def run(self) -> RunState:
         """From the first rank's start to the last one's end."""

@@ -82,6 +82,15 @@ class ControllerActor:
         if self._controller is not None:
             self._controller.stop(reason)
 
+    async def scale(self, replicas: int) -> str | None:
+        """Have so many replicas from now on; returns why not, if that cannot be."""
+        return self._controller.scale(replicas) if self._controller else "the controller starts"
+
+    async def drain(self, node: str, reason: str) -> None:
+        """Have everybody leave a node."""
+        if self._controller is not None:
+            self._controller.drain(node, reason)
+
     def _end_untied(self) -> None:
         """A driver that died before it tied its leash will never come."""
         if self._controller is not None and self._cluster is not None and not self._cluster.tied:

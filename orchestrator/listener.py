@@ -24,6 +24,8 @@ class Listener:
         self._connections: dict[str, _Connection] = {}
         self._sink: Sink | None = None
         self._closed = False
+        # Every rank that ever connected.
+        self.known: set[str] = set()
         self.address: tuple[str, int] | None = None
         self.tied = False
 
@@ -70,6 +72,7 @@ class Listener:
         if isinstance(message, Hello):
             connection.incarnation = message.incarnation
             self._connections[message.incarnation] = connection
+            self.known.add(message.incarnation)
         if connection.incarnation is not None:
             self._sink(Heard(connection.incarnation, message))  # type: ignore[arg-type]
 

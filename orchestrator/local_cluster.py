@@ -71,6 +71,9 @@ class LocalCluster:
 
     async def close(self, timeout: float) -> list[str]:
         deadline = asyncio.get_running_loop().time() + timeout
+        for incarnation in self._processes.keys() - self._listener.known:
+            # It is still starting, and nobody has told it that the run is over.
+            self.kill(incarnation)
         while any(process.is_alive() for process in self._processes.values()):
             if asyncio.get_running_loop().time() > deadline:
                 for incarnation in self._processes:

@@ -117,6 +117,9 @@ class RayCluster:
     async def close(self, timeout: float) -> list[str]:
         if self._watch_of_nodes is not None:
             self._watch_of_nodes.cancel()
+        for incarnation in self._lives.keys() - self._listener.known:
+            # It is still starting, or has found no room, and nobody has told it that the run is over.
+            self.kill(incarnation)
         watches = [life.watch for life in self._lives.values()]
         if watches:
             await asyncio.wait(watches, timeout=timeout)

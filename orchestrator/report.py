@@ -30,7 +30,7 @@ def status_line(state: RunState) -> str:
         parts.append(f"{short_count(state.weight_per_s)} {state.weight_unit}/s")
     if state.model_flops_per_s is not None:
         parts.append(f"{short_count(state.model_flops_per_s, ' ')}FLOP/s")
-    parts.append(f"world {state.world}")
+    parts.append(f"world {state.world}" + (f" and {state.parked} parked" if state.parked else ""))
     if state.generation:
         parts.append(f"generation {state.generation}")
     parts.append(str(state.phase))
@@ -44,6 +44,11 @@ def state_report(state: RunState) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{state.run}: {status_line(state)}")]
     if state.first_cause:
         parts.append(Text(f"first cause  {one_line(state.first_cause)}"))
+    replicas = len({member.replica for member in state.members if member.replica is not None})
+    if state.target not in (0, replicas):
+        parts.append(Text(f"target  {state.target} replicas, there are {replicas}"))
+    if state.decision:
+        parts.append(Text(f"decision  {one_line(state.decision)}"))
     parts.extend(Text(f"warning  {text}") for text in state.warnings)
     if state.members:
         parts.append(member_table(state.members))
@@ -57,7 +62,7 @@ def member_table(members: Iterable[MemberView]) -> Table:
     table = _table("rank", "status", "step", "silent, s", "node", "pid", "incarnation")
     for member in members:
         table.add_row(
-            f"{member.replica}.{member.coordinate}",
+            "" if member.replica is None else f"{member.replica}.{member.coordinate}",
             member.status,
             str(member.step),
             f"{member.silent_s:.1f}",

@@ -52,7 +52,8 @@ class Slot:
 class Bucket:
     """Parameters that are reduced with one exchange.
 
-    The accumulator has slack at its end so that any world up to ``max_world`` divides it evenly.
+    The accumulator has slack at its end so that any world up to ``max_world`` divides it evenly; a larger one sends a
+    copy with more of it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Bucket:
     ) -> None:
         self.count = sum(parameter.numel() for _, _, parameter in parameters)
         self.sums = torch.zeros(self.count + max_world, dtype=dtype, device=parameters[0][2].device)
+        self._length = self.sums.numel()
         self.version = self.sums._version
         self.slots: list[Slot] = []
         offset = 0
@@ -76,14 +78,14 @@ class Bucket:
     def mean(self) -> Tensor:
         """Where the mean over the step stands, or will stand: float32, in the order of the slots."""
         if self._mean is None:
-            self._mean = torch.empty(self.sums.numel(), dtype=torch.float32, device=self.sums.device)
+            self._mean = torch.empty(self._length, dtype=torch.float32, device=self.sums.device)
         return self._mean
 
     @property
     def received(self) -> Tensor:
         """Where the parts of all peers arrive."""
         if self._received is None:
-            self._received = torch.empty_like(self.sums)
+            self._received = self.sums.new_empty(self._length)
         return self._received
 
     def launch(
@@ -107,11 +109,15 @@ class Bucket:
         if communicator.size == 1:
             return
         length = self._padded(communicator.size)
+        if length > self._length:
+            self._length, self._received, self._mean = length, None, None
         received = self.received[:length]
         if watch is not None:
             received.fill_(torch.nan)
         source = self.sums if instead is None else instead
-        self.exchange = communicator.all_to_all(received, source[:length])
+        missing = length - source.numel()
+        sent = source[:length] if missing <= 0 else torch.cat([source, source.new_zeros(missing)])
+        self.exchange = communicator.all_to_all(received, sent)
         if watch is not None:
             watch(received)
 

@@ -84,7 +84,8 @@ class Census:
         touched: by parameter.
         maxima: by parameter, largest |weighted gradient| of one microbatch.
         stop: whether some rank wants this step to be the last.
-        signatures: by place in the world, of the gradients of the probe microbatch; empty if there was none.
+        signatures: by place in the world, of the gradients of the probe microbatch, 0 where there was none; empty if
+            nobody was to have one.
         numbers: weighted means of what was recorded.
         microbatches: how many it counts.
         pace: seconds per microbatch of the slowest member that contributed any; 0 if nobody knows.
@@ -124,8 +125,9 @@ class Statement:
         touched: by parameter.
         maxima: by parameter, float64, on the device of the collectives.
         stop: this rank wants the step to be the last.
-        signature: of the probe microbatch, 64 bits; None if there was no probe. Shadows compute it like everybody.
+        signature: of the probe microbatch, 64 bits; None if this rank has none. Shadows compute it like everybody.
         part: that it takes.
+        probed: whether any rank may have a signature: the same on all of them, unlike that it has one.
     """
 
     contributions: Mapping[int, Contribution]
@@ -135,6 +137,7 @@ class Statement:
     stop: bool = False
     signature: int | None = None
     part: Part = Part()
+    probed: bool = False
 
     def begin(self, communicator: Communicator) -> "Taking":
         """Launch the collectives.
@@ -150,7 +153,7 @@ class Statement:
         for index, held in contributions.items():
             rows[:, index] = torch.tensor(held.row(payloads[index]), dtype=torch.float64)
         flags = torch.tensor([float(self.stop), *map(float, touched)], dtype=torch.float64)
-        signatures = torch.zeros(0 if self.signature is None else 2 * communicator.size, dtype=torch.float64)
+        signatures = torch.zeros(2 * communicator.size if self.probed else 0, dtype=torch.float64)
         if self.signature is not None:
             halves = divmod(self.signature, 2**_HALF_BITS)
             signatures[2 * communicator.rank : 2 * communicator.rank + 2] = torch.tensor(halves, dtype=torch.float64)

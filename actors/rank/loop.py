@@ -132,7 +132,8 @@ class Step:
         while self._census is None:
             self._machinery.buffers.begin()
             engine.begin(training)
-            if self._probes and engine.position.attempt == 0 and engine.members > 1:
+            training.probed = self._probes and engine.position.attempt == 0
+            if training.probed and engine.members > 1:
                 yield from self._probe()
             settled = None
             while settled is None:

@@ -92,7 +92,7 @@ class Run:
         self._inside = True
         while not self.finished:
             number = self.applied + 1
-            probe, last = self._probe and self.applied == -1, number == self.steps - 1
+            probe, last = self._probe and number == 0, number == self.steps - 1
             step = Step(number, self._machinery, self._stop, probe, last)
             self.current = step
             yield step

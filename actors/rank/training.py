@@ -49,6 +49,7 @@ class Training:
         self._await_end = await_end
         self._contributions: dict[int, Contribution] = {}
         self.signature: int | None = None
+        self.probed = False
         self.stop = False
 
     def begin(self) -> None:
@@ -72,7 +73,7 @@ class Training:
             held = {index: replace(one, peak=spoiled) for index, one in held.items()}
         gradients.exchange(communicator, self._chaos, silent=part.shadow)
         statement = Statement(
-            held, self.work.microbatches, touched, gradients.maxima(), self.stop, self.signature, part
+            held, self.work.microbatches, touched, gradients.maxima(), self.stop, self.signature, part, self.probed
         )
         census = statement.begin(communicator).finish(communicator)
         gradients.gather(communicator, census.weight)
@@ -86,17 +87,17 @@ class Training:
         self._gradients.forget()
 
     def judge(self, census: Census) -> Verdict:
-        if len(set(census.signatures)) > 1:
+        if _unlike(census):
             return Verdict.VOID if majority(census.signatures) is not None else Verdict.STOP
         if census.nonfinite or census.weight == 0:
             return Verdict.SKIP if self._on_nonfinite is OnTrouble.SKIP else Verdict.STOP
         return Verdict.VOID if self._gradients.misfits(census.maxima) else Verdict.COMMIT
 
     def conclude(self, verdict: Verdict, census: Census, world: World) -> None:
-        if len(set(census.signatures)) > 1:
+        if _unlike(census):
             self._refuse_unlike(census, world)
         # Only the first decision compares: whoever is left computes alike.
-        self.signature = None
+        self.signature, self.probed = None, False
         if verdict is Verdict.STOP:
             raise self._reason_to_stop(census)
         if verdict is Verdict.COMMIT:
@@ -133,20 +134,26 @@ class Training:
         """Members compute one microbatch alike to the bit, or they may not train together."""
         seats = [str(member.seat) for member in world.members]
         common = majority(census.signatures)
-        unlike = [seat for seat, held in zip(seats, census.signatures, strict=False) if held != common]
+        unlike = [seat for seat, held in zip(seats, census.signatures, strict=False) if held not in (0, common)]
         if common is None:
             raise LoopError(
                 f"ranks {', '.join(seats)} compute different gradients for the same microbatch, and no majority says "
                 "which are right: are models, kernels and the loop deterministic? elastic.probe=false trains all the "
                 "same, reduction=float does not promise equal bits"
             )
-        if self.signature != common:
+        if self.signature not in (None, common):
             raise ProbeError(
                 f"ranks {', '.join(unlike)} compute other gradients than the majority for the same microbatch"
             )
 
 
+def _unlike(census: Census) -> bool:
+    """Whether members compute the probe microbatch differently; who came in later has not computed it."""
+    return len(set(census.signatures) - {0}) > 1
+
+
 def majority(signatures: tuple[int, ...]) -> int | None:
-    """The signature of more than half; None if there is none."""
-    value, count = Counter(signatures).most_common(1)[0]
-    return value if 2 * count > len(signatures) else None
+    """The signature of more than half of those that have one; None if there is none."""
+    told = [held for held in signatures if held]
+    value, count = Counter(told).most_common(1)[0]
+    return value if 2 * count > len(told) else None

@@ -148,7 +148,7 @@ def test_signatures_are_read_by_place_and_to_the_bit() -> None:
     def work(communicator: ThreadCommunicator) -> Census:
         held = {communicator.rank: contribution()}
         maxima = torch.ones(1, dtype=torch.float64)
-        statement = Statement(held, 3, [True, False], maxima, signature=signatures[communicator.rank])
+        statement = Statement(held, 3, [True, False], maxima, signature=signatures[communicator.rank], probed=True)
         return statement.begin(communicator).finish(communicator)
 
     for census in together(3, work):

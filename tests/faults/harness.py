@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ STEPS = 7
 NARROW, WIDE = 300, 1500
 MICROBATCHES = 16
 RUN_DEADLINE_S = 90.0
+During = Callable[[Controller], Awaitable[None]]
 QUICK = Timeouts(heartbeat_interval=0.2, heartbeat=1.5, probe=0.7, confirm=1.0, collective=20.0, recovery=60.0)
 
 
@@ -72,11 +73,18 @@ def train(ctx: Any) -> None:
             time.sleep(0.001)
         raise TimeoutError("the other ranks did not finish their share")
 
+    def await_the_gate() -> None:
+        deadline = time.monotonic() + 20.0
+        while not Path(ctx.config["log"], f"gate {step.number}").exists():
+            assert time.monotonic() < deadline, "nobody opened the gate"
+            time.sleep(0.002)
+
     for step in run:
         if (ctx.replica, step.number) == tuple(ctx.config["hold"] or ()):
             await_the_others()
-        for batch in step:
-            time.sleep(ctx.config["pace"])
+        for place, batch in enumerate(step):
+            if place == 0 and step.number in ctx.config["gates"]:
+                await_the_gate()
             ids = batch["id"].tolist()
             loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
             # Weights differ from sample to sample; one in seven is 0 and its loss is not even finite.
@@ -120,7 +128,7 @@ def plan_of(
     burst: int | None = None,
     minimum: int = 1,
     steps: int = STEPS,
-    pace: float = 0.0,
+    gates: Sequence[int] = (),
     **elastic: Any,
 ) -> RunPlan:
     """The small training on ``ranks`` ranks; files go to ``folder``.
@@ -128,12 +136,12 @@ def plan_of(
     Args:
         hold: (replica, step): this replica begins that step only when all others have finished their share of it.
         burst: in this step all weights are 2^30 times larger.
-        pace: seconds that a microbatch takes at least.
+        gates: in the first microbatch of each of these steps a rank waits until ``open_gate`` was called for it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "steps": steps,
-        "pace": pace,
+        "gates": list(gates),
         "log": str(folder),
         "width": width,
         "hold": hold,
@@ -164,17 +172,36 @@ def run(folder: Path, ranks: int, chaos: Sequence[Fault] = (), **options: Any) -
     return drive(plan, LocalCluster(plan.program()), folder)
 
 
-def drive(plan: RunPlan, cluster: Cluster, folder: Path) -> Outcome:
-    """Train to the end on a given cluster, within a deadline."""
+def drive(plan: RunPlan, cluster: Cluster, folder: Path, during: During | None = None) -> Outcome:
+    """Train to the end on a given cluster, within a deadline.
+
+    Args:
+        during: happens beside the training, and must have ended when that ends.
+    """
 
     async def until_over() -> tuple[RunState, Controller]:
         controller = Controller(plan.settings(term=1), cluster, Journal(None))
+        beside = asyncio.create_task(during(controller)) if during else None
         state = await asyncio.wait_for(controller.run(), RUN_DEADLINE_S)
+        if beside is not None:
+            await asyncio.wait_for(beside, 1.0)
         return state, controller
 
     state, controller = asyncio.run(until_over())
     outcome = Outcome(state, controller.events(), controller.leftovers)
     return read(outcome, folder)
+
+
+def open_gate(folder: Path, step: int) -> None:
+    """Let the ranks go on that wait in this step."""
+    (folder / f"gate {step}").touch()
+
+
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """Poll with a deadline: the condition lies in other processes."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 def read(outcome: Outcome, folder: Path) -> Outcome:

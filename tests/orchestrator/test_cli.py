@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from everstep.conf.errors import EverstepError, RunNotFoundError, TrainingFailedError
+from everstep.conf.errors import ConfigError, EverstepError, RunNotFoundError, TrainingFailedError
 from everstep.conf.run import RunFile
 from everstep.orchestrator.cli import main
 from everstep.orchestrator.view import Phase, RecoveryRecord, RunState
@@ -211,6 +211,27 @@ def test_the_state_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     result = everstep("state", "bert", "--address", "here")
     assert result.exit_code == 1
     assert result.stderr == "error: no run 'bert' at here\n"
+
+
+def test_a_run_is_scaled_and_a_node_is_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def connect(name: str, address: str | None = None) -> SimpleNamespace:
+        def scale(replicas: int) -> None:
+            if replicas < 2:
+                raise ConfigError(f"{name} needs 2")
+            asked.append((name, address, replicas))
+
+        return SimpleNamespace(scale=scale, drain=lambda node: asked.append((name, address, node)))
+
+    module = ModuleType("everstep.orchestrator.connect")
+    module.connect = connect  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert everstep("scale", "gpt", "6").exit_code == 0
+    assert everstep("drain", "gpt", "4f2a", "--address", "here").exit_code == 0
+    assert asked == [("gpt", None, 6), ("gpt", "here", "4f2a")]
+    result = everstep("scale", "gpt", "1")
+    assert (result.exit_code, result.stderr) == (2, "error: gpt needs 2\n")
 
 
 def test_help_and_version() -> None:
