@@ -66,7 +66,8 @@ def failures(state: State) -> dict[int, Exception]:
         rank.seat.replica * size + rank.seat.coordinate: TrainingFailedError(
             rank.raised.error if rank.raised else rank.cause, rank.raised.traceback if rank.raised else None
         )
-        for rank in state.ranks.values()
+        # Of several that had the same seat, the last one.
+        for _, rank in sorted(state.ranks.items())
         if rank.seat and (rank.raised or rank.cause) and rank.standing is not Standing.LEFT
     }
     return found or {-1: TrainingFailedError(state.error or "the run failed")}

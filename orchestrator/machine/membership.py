@@ -77,8 +77,6 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> Step:
     cause = rank.cause or cause
     member = state.is_member(incarnation)
     state = state.lost(incarnation, standing=Standing.GONE, cause=cause)
-    if state.phase.ended:
-        return state, []
     said = f"{rank.title}: {cause}"
     state = changed(state, first_cause=state.first_cause or said)
     # A broken connection is not yet a dead process; killing it again is harmless, trusting it is not.
@@ -119,7 +117,9 @@ def resize(state: State, replicas: int, now: float) -> Step:
     state = changed(state, target=replicas)
     record = Record("resized", facts={"replicas": replicas})
     if state.world is None:
-        return state, [record]
+        # Who is too many leaves the first generation.
+        state, asked = ask(state, now)
+        return state, [record, *asked]
     staying = [each for each in state.world.replicas if not _leaves(state, each)]
     state = _leave(state, lambda member: member.seat.replica in staying[replicas:])
     state, asked = ask(state, now)
@@ -213,6 +213,7 @@ def try_open(state: State, now: float) -> Step:
     if difference := _unequal([state.ranks[member.incarnation] for member in members]):
         return fail(state, _explain(difference))
     state, more = open_first(state, Roster(members, {}))
+    state = _leave(state, lambda member: member.seat.replica >= state.target or member.node in state.draining)
     return state, [*actions, *more]
 
 
@@ -248,8 +249,9 @@ def _wanted(state: State, newest: Position | None) -> str | None:
     can_join = newest != state.tried and state.begun[newest][1].kind is WorkKind.TRAINING
     if can_join and len(state.parked) >= size and staying < state.target:
         return f"{min(len(state.parked) // size, state.target - staying)} replicas join"
-    if can_join and staying < state.settings.minimum:
-        return f"{staying} replicas are fewer than the minimum of {state.settings.minimum}"
+    # Those who are to leave stay until others have come, so they count here.
+    if can_join and len(state.world.replicas) < state.settings.minimum:
+        return f"{len(state.world.replicas)} replicas are fewer than the minimum of {state.settings.minimum}"
     return None
 
 
@@ -258,7 +260,7 @@ def _unequal(ranks: Iterable[Rank]) -> Difference | None:
     facts = {}
     for rank in ranks:
         assert rank.ready is not None
-        facts[rank.title.removeprefix("rank ")] = {
+        facts[rank.title] = {
             **{f"environment {key}": value for key, value in rank.environment.items()},
             **rank.ready.facts,
             "steps": str(rank.ready.steps),
@@ -268,5 +270,5 @@ def _unequal(ranks: Iterable[Rank]) -> Difference | None:
 
 
 def _explain(difference: Difference) -> str:
-    shown = ", ".join(f"rank {seat}: {value[:16]}" for seat, value in difference.values.items())
+    shown = ", ".join(f"{title}: {value[:16]}" for title, value in difference.values.items())
     return f"members differ in {difference.key} ({shown}); every rank must build the same from the same seed"

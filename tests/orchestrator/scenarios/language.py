@@ -287,11 +287,20 @@ def _sleeps(stage: Stage, seconds: str) -> None:
     stage.sleep(float(seconds))
 
 
-@_says(_RANKS + r" begins? (?P<what>an evaluation at )?" + _PLACE)
-def _begins(stage: Stage, rank: int, what: str | None, place: Position) -> None:
+@_says(_RANKS + r" begins? (?P<what>an evaluation at )?" + _PLACE + r"(?: of (?P<generation>[\d.]+))?")
+def _begins(stage: Stage, rank: int, what: str | None, place: Position, generation: str | None) -> None:
     """Its heartbeat tells so."""
     work = stage.evaluation if what else stage.training
-    stage.hear(rank, Heartbeat(name(rank), place, "training", work=work))
+    told = _generation(generation) if generation else None
+    stage.hear(rank, Heartbeat(name(rank), place, "training", work=work, generation=told))
+
+
+@_says(_RANKS + r" (?:has|have) computed (?P<count>\d+) microbatches in (?P<seconds>[\d.]+) s")
+def _has_computed(stage: Stage, rank: int, count: str, seconds: str) -> None:
+    """Its heartbeat tells so."""
+    held = stage.state.ranks[name(rank)]
+    said = Heartbeat(name(rank), held.position, held.stage, computed=int(count), busy=float(seconds))
+    stage.hear(rank, said)
 
 
 @_says(_RANKS + r" reports? " + _PLACE + r": (?P<facts>.+)")

@@ -50,10 +50,10 @@ def seen(before: State, after: State, now: float) -> Iterator[str]:
     """What an onlooker sees that was not so before."""
     old, new = look(before, now), look(after, now)
     for record in new.recoveries[len(old.recoveries) :]:
-        again = _numbers(record.lost_microbatches) or "nothing"
+        lost = _numbers(record.lost_microbatches) or "none"
         gone = " ".join(record.lost) or "nobody"
         yield f"recovered: from {record.world_before} to {record.world_after} ranks in step {record.step}"
-        yield f"   lost: {gone}; computed again: {again}; {record.decision}"
+        yield f"   lost: {gone}; lost microbatches: {lost}; {record.decision}"
     yield from (f"warning: {text}" for text in new.warnings[len(old.warnings) :])
     if new.decision != old.decision:
         yield plain(f"decision: {new.decision}")
