@@ -18,7 +18,7 @@ from ...actors.messages import (
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import membership, records, recovery, verdicts
+from . import membership, records, recovery, seating, verdicts
 from .events import (
     Action,
     Ended,
@@ -148,7 +148,7 @@ def _tick(state: State, asleep: float, now: float) -> Step:
         state, more = verdicts.fence(state, name, reason, now)
         actions += more
         if state.world is None:
-            state = membership.reseated(state)
+            state = seating.reseated(state)
         elif state.world.member(name) is not None:
             state, more = verdicts.succeed(state)
             actions += more
