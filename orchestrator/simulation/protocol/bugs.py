@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....actors.messages import Open, Report
+from ....actors.messages import Open, Release, Report
 from ....actors.rank import ledger
 from ....actors.rank.ledger import Ledger
 from ....actors.rank.transaction import Transaction, Verdict
@@ -150,6 +150,34 @@ def _evaluation_counted_as_step() -> AbstractContextManager[None]:
     return _instead(ledger, "after", lambda _: wrong)
 
 
+def _state_of_another_step() -> AbstractContextManager[None]:
+    """Whoever is asked for its state gives it away in the middle of an update."""
+
+    def make(gives: Any) -> Any:
+        def wrong(self: Training, source: str, position: Position) -> bool:
+            giver = self._simulation.ranks[source]
+            giver.training.untorn = giver.training.untorn or position
+            return bool(gives(self, source, position)) or giver.alive
+
+        return wrong
+
+    return _instead(Training, "_gives", make)
+
+
+def _shadow_counted() -> AbstractContextManager[None]:
+    """A shadow adds what it computes to the sum."""
+    return _instead(Transaction, "repeats", lambda _: property(lambda self: None))
+
+
+def _promise_of_the_last_life_forgotten() -> AbstractContextManager[None]:
+    """A rank goes into a generation that is older than what it promised."""
+
+    def make(opened: Any) -> Any:
+        return lambda self, message: opened(replace(self, promised=None), message)
+
+    return _instead(Transaction, "open", make)
+
+
 # --- the controller's half
 
 
@@ -198,9 +226,9 @@ def _decided_not_followed() -> AbstractContextManager[None]:
     """What one survivor has decided is done again by those who have not."""
 
     def wrong(state: State, message: Open) -> Open:
-        if state.recovery is None:
+        if state.recovery is None or not state.recovery.reports or message.restore is not None:
             return message
-        behind = min(state.recovery.reports[name].position for name in message.world.incarnations)
+        behind = min(held.position for held in state.recovery.reports.values())
         return replace(message, position=behind)
 
     return _opening(wrong)
@@ -222,6 +250,32 @@ def _work_forgotten() -> AbstractContextManager[None]:
     return _opening(lambda _, message: replace(message, work=None))
 
 
+def _lacking_taken_for_holder() -> AbstractContextManager[None]:
+    """A newcomer that has not got its state yet counts as one that has."""
+    return _reporting(lambda _, message: replace(message, lacks=False))
+
+
+def _leaver_let_go_with_work() -> AbstractContextManager[None]:
+    """Whoever is to leave is let go at once, whatever it has in hand."""
+
+    def make(advance: Any) -> Any:
+        def wrong(state: State, event: events.Event, now: float) -> Any:
+            state, actions = advance(state, event, now)
+            opened = next((one.message for one in actions if isinstance(one, events.Send)
+                           and isinstance(one.message, Open)), None)  # fmt: skip
+            leaving = () if opened is None else sorted(opened.leaving)
+            return state, [*actions, *(events.Send(name, Release()) for name in leaving)]
+
+        return wrong
+
+    return _instead(controllers, "advance", make)
+
+
+def _newcomer_without_source() -> AbstractContextManager[None]:
+    """A newcomer is let in with the state that it was built with."""
+    return _opening(lambda state, message: replace(message, sources={name: name for name in message.sources}))
+
+
 BUGS = tuple(
     Bug(plant.__name__.strip("_").replace("_", " "), plant)
     for plant in (
@@ -232,6 +286,9 @@ BUGS = tuple(
         _poison_kept,
         _poison_forgotten,
         _evaluation_counted_as_step,
+        _state_of_another_step,
+        _shadow_counted,
+        _promise_of_the_last_life_forgotten,
         _generation_reused,
         _stale_report_accepted,
         _owed_given_out,
@@ -239,5 +296,8 @@ BUGS = tuple(
         _decided_not_followed,
         _taken_for_decided,
         _work_forgotten,
+        _lacking_taken_for_holder,
+        _leaver_let_go_with_work,
+        _newcomer_without_source,
     )
 )

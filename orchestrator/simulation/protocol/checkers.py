@@ -1,8 +1,8 @@
 """What must be true of every simulated run, whatever happens to it. Each check runs when what it is about changes."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....actors.messages import Open, Report
 from ....actors.rank.transaction import Transaction, Verdict
@@ -10,7 +10,6 @@ from ....policies.world import Generation, Position, Work, World
 from .loop import Loop
 
 if TYPE_CHECKING:
-    from ...machine.state import State
     from .ranks import Rank
 
 
@@ -27,12 +26,33 @@ class Violation(AssertionError):
         self.check = check
 
 
-class Checks:
-    """Looks on from outside, knows everything, and remembers what was decided."""
+class Contribution(NamedTuple):
+    """What one member brings to a sum.
 
-    def __init__(self, loop: Loop) -> None:
+    Attributes:
+        given: indices whose gradients are in it; none if it is a shadow.
+        dropped: indices that it believes nobody brings.
+    """
+
+    position: Position
+    work: Work
+    given: frozenset[int]
+    dropped: frozenset[int]
+
+
+class Checks:
+    """Looks on from outside, knows everything, and remembers what was decided.
+
+    Args:
+        loop: what everybody is to go through.
+        exact: whether every microbatch counts.
+    """
+
+    def __init__(self, loop: Loop, exact: bool) -> None:
         self._loop = loop
-        self._decided: dict[Position, tuple[Work, Verdict]] = {}
+        self._exact = exact
+        self._decided: dict[tuple[int, Position], tuple[Work, Verdict]] = {}
+        self._anew: set[Generation] = set()
         self._worlds: dict[Generation, World] = {}
 
     # --- ranks
@@ -40,31 +60,53 @@ class Checks:
     def sum(self, rank: "Rank", entered: Mapping[str, Any]) -> frozenset[int]:
         """What one member got out of a sum that it saw complete: each index once, all of one position."""
         training = rank.training
-        held = [contribution for _, contribution in entered.values()]
-        if any((position, work) != (training.position, training.work) for position, work, _ in held):
+        held: list[Contribution] = [contribution for _, contribution in entered.values()]
+        if any((one.position, one.work) != (training.position, training.work) for one in held):
             raise Violation("one position in a sum", f"{rank.name} summed different positions: {entered}")
-        counts = Counter(index for _, _, indices in held for index in indices)
-        if counts != Counter(range(training.work.microbatches)):
+        dropped = held[0].dropped
+        if any(one.dropped != dropped for one in held) or (dropped and self._exact):
+            raise Violation("each index once", f"{rank.name} drops microbatches: {entered}")
+        counts = Counter(index for one in held for index in one.given)
+        if counts != Counter(set(range(training.work.microbatches)) - dropped):
             raise Violation("each index once", f"{rank.name} summed {dict(counts)} at {training.position}: {entered}")
-        return frozenset(counts)
+        return frozenset(counts) | dropped
 
     def report(self, rank: "Rank", message: Report) -> None:
         """A rank reports what it holds, no more and no less."""
-        training = rank.training
-        if rank.ledger.transaction.position == training.position and message.done != training.sums:
-            raise Violation(
-                "reports are true", f"{rank.name} reports {sorted(message.done)} but holds {sorted(training.sums)}"
-            )
+        training, transaction = rank.training, rank.ledger.transaction
+        here = transaction.position == training.position and not rank.begins_anew
+        if here and message.done != training.sums:
+            held = sorted(training.sums)
+            raise Violation("reports are true", f"{rank.name} reports {sorted(message.done)} but holds {held}")
 
     def opened(self, rank: "Rank", message: Open, before: Transaction, after: Transaction) -> None:
-        """A rank went into a generation: never back, and never into one that it had promised to stay out of."""
+        """A rank went into a generation: never back, never without what it has, never where it promised not to go."""
         generation = message.world.generation
         if before.generation is not None and generation <= before.generation:
             raise Violation("never back", f"{rank.name} went from generation {before.generation} back to {generation}")
         if generation <= rank.promised:
             raise Violation("promises bind", f"{rank.name} went into {generation} after it promised {rank.promised}")
+        anew = rank.name in message.sources
+        if after.lacks or (anew and message.work is None):
+            return
         if after.position < before.position:
             raise Violation("never back", f"{rank.name} went from {before.position} back to {after.position}")
+        kept = not anew and before.repeats is None
+        if after.position == before.position and kept and not before.done <= after.done:
+            raise Violation("nothing finished is thrown away", f"{rank.name} had {before}, and now {after}")
+
+    def begun(self, rank: "Rank", transaction: Transaction) -> None:
+        """Whoever begins anew holds exactly the state that belongs before its position."""
+        whole = self._loop.training[: transaction.position.step]
+        if rank.training.history != whole:
+            told = f"{rank.name} begins at {transaction.position} after {rank.training.history}, not after {whole}"
+            raise Violation("the state of that very step", told)
+
+    def released(self, rank: "Rank") -> None:
+        """Whoever is let go before the end leaves nothing undone that counts on it."""
+        transaction = rank.ledger.transaction
+        if transaction.entered is None and (transaction.done or transaction.owed):
+            raise Violation("a leaver's work is not lost", f"{rank.name} is released with {transaction}")
 
     def poison(self, rank: "Rank", transaction: Transaction, index: int) -> None:
         """What nobody may compute is what the controller said, at every attempt at this position and at no other."""
@@ -89,12 +131,14 @@ class Checks:
     def verdict(self, rank: "Rank", verdict: Verdict) -> None:
         """A rank has decided, or follows one that has: one verdict for a position."""
         position, said = rank.training.position, (rank.training.work, verdict)
-        if self._decided.setdefault(position, said) != said:
-            raise Violation("one verdict", f"{position} is decided {said} and {self._decided[position]}")
+        generation = rank.ledger.transaction.generation
+        life = sum(generation is not None and anew <= generation for anew in self._anew)
+        if self._decided.setdefault((life, position), said) != said:
+            raise Violation("one verdict", f"{position} is decided {said} and {self._decided[life, position]}")
 
     # --- controllers
 
-    def sent(self, message: Open, newest: Generation | None, ranks: Mapping[str, "Rank"]) -> None:
+    def sent(self, message: Open, newest: Generation | None) -> None:
         """A generation is opened: a new one, with every index of its position given out exactly once."""
         world = message.world
         known = self._worlds.setdefault(world.generation, world)
@@ -104,43 +148,47 @@ class Checks:
             )
         if newest is not None and world.generation < newest:
             raise Violation("generations grow", f"generation {world.generation} after {newest}")
+        if message.sources and message.work is None:
+            # Who begins a step anew decides once more what was decided, and may come to other things.
+            self._anew.add(world.generation)
         if message.work is None:
             return
-        given = Counter(index for name in world.incarnations for index in message.indices.get(name, ()))
-        if given != Counter(range(message.work.microbatches)):
-            raise Violation(
-                "no index lost", f"of {message.work} at {message.position}, {world.generation} gives out {dict(given)}"
-            )
+        wanted = Counter(set(range(message.work.microbatches)) - message.dropped)
+        if message.dropped and self._exact:
+            raise Violation("no index lost", f"{world.generation} drops {sorted(message.dropped)} of {message.work}")
+        for place in range(world.ranks_per_replica):
+            giving = (one.incarnation for one in world.peers(place) if one.incarnation not in message.shadows)
+            given = Counter(index for name in giving for index in message.indices.get(name, ()))
+            if given != wanted:
+                told = f"of {message.work} at {message.position}, {world.generation} gives out {dict(given)}"
+                raise Violation("no index lost", told)
 
-    def planned(self, reports: Mapping[str, Report], ranks: Mapping[str, "Rank"]) -> None:
+    def planned(self, reports: Iterable[Report], ranks: Mapping[str, "Rank"]) -> None:
         """What a plan is made from is still true: whoever has reported has begun and decided nothing since."""
-        for name, message in reports.items():
-            rank = ranks[name]
-            if not rank.alive:
-                continue
+        for message in reports:
+            rank = ranks[message.incarnation]
             transaction = rank.ledger.transaction
+            if not rank.alive or rank.promised > message.abandons:
+                continue
             if (transaction.position, transaction.work) != (message.position, message.work) or (
                 transaction.done | set(transaction.owed) != message.done | message.owed
             ):
                 raise Violation(
-                    "plans are made from what is", f"planned from {message}, but {name} stands at {transaction}"
+                    "plans are made from what is", f"planned from {message}, but it stands at {transaction}"
                 )
 
     # --- the end
 
-    def end(self, state: "State", ranks: Mapping[str, "Rank"]) -> None:
-        """Everybody went through the same units in order; only who was hit is missing, and nobody healthy failed."""
-        whole = self._loop.whole
-        for rank in ranks.values():
-            history = [(position.first, work) for position, work in rank.training.history]
+    def histories(self, ranks: Iterable["Rank"]) -> None:
+        """Everybody went through the same units in order."""
+        whole = self._loop.training
+        for rank in ranks:
+            history = rank.training.history
             if history != whole[: len(history)]:
                 raise Violation("the same units for all", f"{rank.name} went through {history}, not {whole}")
-        if state.error is None:
-            for member in state.members:
-                history = ranks[member.incarnation].training.history
-                if len(history) != len(whole):
-                    raise Violation("every step by all", f"{member.incarnation} finished after {history}")
-            return
-        poisoned = "is poison" in state.error and not state.settings.skip_poison
-        if not poisoned and not all(rank.hit for rank in ranks.values()):
-            raise Violation("an end with a cause", f"healthy ranks are left, but the run ended: {state.error}")
+
+    def succeeded(self, members: Iterable["Rank"]) -> None:
+        """Whoever is there at the end has gone through everything."""
+        for rank in members:
+            if len(rank.training.history) != self._loop.steps:
+                raise Violation("every step by all", f"{rank.name} finished after {rank.training.history}")

@@ -1,7 +1,9 @@
-"""The simulated cluster: nodes with ranks on them, which are started, killed and lost."""
+"""The simulated cluster: machines with room for ranks, which are started, killed and lost; and which come back."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ....policies.world import Seat
 from ...machine import events
 from .ranks import Rank
 
@@ -13,49 +15,116 @@ if TYPE_CHECKING:
 _NOTICE_S = 1.0
 
 
+@dataclass(frozen=True)
+class _Wish:
+    name: str
+    seat: Seat | None
+    avoid: frozenset[str]
+    controller: "Controller"
+
+
 class Cluster:
     """What carries ranks.
 
     Args:
         simulation: that it is part of.
-        nodes: their names.
     """
 
-    def __init__(self, simulation: "Simulation", nodes: tuple[str, ...]) -> None:
+    def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
-        self.nodes = list(nodes)
+        self.nodes = list(simulation.scenario.nodes)
+        self.draining: set[str] = set()
+        self._wishes: list[_Wish] = []
+        self._made = len(self.nodes)
 
-    def start(self, name: str, controller: "Controller") -> None:
-        """A new process, on a node that has fewest."""
-        simulation = self._simulation
-        held = dict.fromkeys(self.nodes, 0)
-        for rank in simulation.ranks.values():
-            if rank.alive and rank.node in held:
-                held[rank.node] += 1
-        node = min(self.nodes, key=lambda node: held[node])
-        simulation.ranks[name] = Rank(simulation, name, node)
-        simulation.ranks[name].start(controller)
+    # --- ranks
+
+    def start(self, name: str, seat: Seat | None, avoid: frozenset[str], controller: "Controller") -> None:
+        """Somebody asks for a process; it comes when there is room."""
+        self._wishes.append(_Wish(name, seat, avoid, controller))
+        self._serve()
 
     def kill(self, name: str, controller: "Controller") -> None:
         """As soon as the node can be reached; who is cut off may be out of reach for good: its lease ends it."""
         simulation = self._simulation
+        self._wishes = [wish for wish in self._wishes if wish.name != name]
         rank = simulation.ranks.get(name)
         if rank is None or not rank.alive:
             return
-        connected = rank.connection is not None and rank.connection.open
-        if connected or simulation.chance.of(0.5):
+        if rank.connected or simulation.chance.of(0.5):
             delay = simulation.chance.latency() + (simulation.chance.within(6.0) if rank.frozen else 0.0)
             simulation.clock.at(simulation.network.heals(name, controller.name) + delay, rank.vanish)
 
-    def crash(self, node: str) -> None:
-        """A machine is gone with all ranks on it, and with what they had sent last."""
-        for rank in list(self._simulation.ranks.values()):
-            if rank.alive and rank.node == node:
-                rank.hit = True
-                rank.vanish(unseen=True)
-
-    def lost(self, rank: Rank, unseen: bool) -> None:
+    def ended(self, rank: Rank, unseen: bool) -> None:
         """The cluster notices the end of a process later than its connection does, and that of a machine much later."""
         simulation = self._simulation
         delay = _NOTICE_S + simulation.chance.latency() + (simulation.chance.within(10.0) if unseen else 0.0)
         simulation.clock.after(delay, simulation.tell, events.Ended(rank.name, "its process ended"))
+        simulation.clock.after(_NOTICE_S, self._serve)
+
+    # --- machines
+
+    def crash(self, node: str) -> None:
+        """A machine is gone with all ranks on it, and with what they had sent last."""
+        if node not in self.nodes:
+            return
+        simulation = self._simulation
+        self.nodes.remove(node)
+        for rank in list(simulation.ranks.values()):
+            if rank.alive and rank.node == node:
+                rank.hit = True
+                rank.vanish(unseen=True)
+        if simulation.chance.of(0.7):
+            delay = simulation.chance.within(10.0)
+            simulation.clock.after(delay, simulation.tell, events.NodeLost(node, "its daemon is gone"))
+        self._replace()
+
+    def drain(self, node: str) -> None:
+        """A machine is to be left, and will be gone a while later."""
+        if node not in self.nodes or node in self.draining:
+            return
+        simulation = self._simulation
+        self.draining.add(node)
+        simulation.tell(events.NodeDraining(node, "it is taken away"))
+        simulation.disturb(60.0)
+        simulation.clock.after(simulation.chance.within(60.0), self.crash, node)
+
+    def _replace(self) -> None:
+        simulation = self._simulation
+        mean = simulation.scenario.returns
+        if mean is not None:
+            delay = simulation.chance.within(2 * mean)
+            simulation.disturb(delay)
+            simulation.clock.after(delay, self._arrive)
+
+    def _arrive(self) -> None:
+        self.nodes.append(f"node {self._made}")
+        self._made += 1
+        self._simulation.saw("a machine came")
+        self._serve()
+
+    # --- room
+
+    def _serve(self) -> None:
+        """Start what fits, and tell how much more would."""
+        free = self._free()
+        rest = []
+        for wish in self._wishes:
+            node = max((one for one in free if one not in wish.avoid), key=lambda one: free[one], default=None)
+            if node is None or not free[node]:
+                rest.append(wish)
+                continue
+            free[node] -= 1
+            rank = Rank(self._simulation, wish.name, node, wish.seat)
+            self._simulation.ranks[wish.name] = rank
+            self._simulation.clock.after(self._simulation.chance.latency(), rank.start, wish.controller)
+        self._wishes = rest
+        room = max(0, sum(free.values()) - len(rest)) // self._simulation.scenario.ranks_per_replica
+        self._simulation.clock.after(_NOTICE_S, self._simulation.tell, events.Room(room))
+
+    def _free(self) -> dict[str, int]:
+        free = {node: self._simulation.scenario.places for node in self.nodes if node not in self.draining}
+        for rank in self._simulation.ranks.values():
+            if rank.occupies and rank.node in free:
+                free[rank.node] -= 1
+        return free

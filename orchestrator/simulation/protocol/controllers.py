@@ -91,8 +91,8 @@ class Controller:
         match action:
             case events.Send(name, message):
                 self._send(name, message, before)
-            case events.StartRank(name, _):
-                simulation.clock.after(simulation.chance.latency(), simulation.cluster.start, name, self)
+            case events.StartRank(name, seat, avoid):
+                simulation.clock.after(simulation.chance.latency(), simulation.cluster.start, name, seat, avoid, self)
             case events.KillRank(name, _):
                 simulation.cluster.kill(name, self)
             case events.Record(what):
@@ -105,7 +105,7 @@ class Controller:
         if not isinstance(message, Ping):
             simulation.note("to {}: {} {}", name, type(message).__name__, getattr(message, "generation", ""))
         if isinstance(message, Open):
-            simulation.checks.sent(message, before.world.generation if before.world else None, simulation.ranks)
+            simulation.checks.sent(message, before.world.generation if before.world else None)
         connection = self._connections.get(name)
         if connection is not None:
             connection.say_down(message)

@@ -120,7 +120,7 @@ class Fabric:
                 raise Violation("collectives match", f"a sum meets a vote: {collective.entered}")
             if rank.name not in gone:
                 self._complete(group, collective)
-        simulation.faults.strike(what, rank)
+        simulation.faults.strike("vote" if what == "whole" else what, rank)
         return collective
 
     def thawed(self, name: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...machine import events
 from .ranks import Rank
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 # Points of the protocol, and how much likelier a fault is at them than at another one.
 POINTS = {
     "start": 1.0,
+    "fetch": 2.0,
     "compute": 0.3,
     "sum": 1.0,
     "vote": 2.0,
@@ -24,8 +26,8 @@ POINTS = {
 # What is counted as a fault. Connections that break, errors without a death and messages that are late or doubled
 # happen beside them.
 COUNTED = ("crash", "node", "stop", "nap", "partition", "doze")
-_KINDS = ("crash", "crash", "crash", "node", "stop", "nap", "nap", "partition", "partition", "doze", "cut", "raise",
-          "glitch")  # fmt: skip
+_KINDS = ("crash",) * 6 + ("nap", "partition") * 4 + ("node", "stop", "doze", "cut", "raise", "glitch") * 2 + (
+    "drain", "resize")  # fmt: skip
 # Without a death the same members form their group again, and the third time somebody is shut out.
 _GLITCHES = 2
 
@@ -51,6 +53,8 @@ class Faults:
             "cut": self._break,
             "raise": self._raise,
             "glitch": self._glitch,
+            "drain": lambda rank: simulation.cluster.drain(rank.node),
+            "resize": self._resize,
         }
         self._countdown = self._next()
 
@@ -81,6 +85,7 @@ class Faults:
 
     def _hit(self, rank: Rank, point: str) -> None:
         self._left -= 1
+        self._simulation.disturb(60.0)
         kind = self._simulation.chance.pick(_KINDS)
         self._simulation.note("{} of {} at {}", kind, rank.name, point)
         self._simulation.hit(kind, point)
@@ -115,6 +120,12 @@ class Faults:
             self._glitches += 1
             self._simulation.fabric.leave(rank.name, generation)
 
+    def _resize(self, rank: Rank) -> None:
+        """Somebody outside wants more or fewer replicas."""
+        scenario = self._simulation.scenario
+        wanted = self._simulation.chance.between(scenario.minimum, scenario.replicas + 2)
+        self._simulation.tell(events.Resize(wanted))
+
     def _partition(self, rank: Rank) -> None:
         """Some ranks are cut off from the controller, from other ranks, or from both, for a while."""
         simulation = self._simulation
@@ -126,5 +137,6 @@ class Faults:
         beyond = chance.pick((controller, others, others | controller))
         seconds = chance.within(chance.pick((4.0, 12.0, 40.0)))
         simulation.network.cut(cut, beyond, seconds)
+        simulation.disturb(seconds)
         for name in cut if controller <= beyond or len(cut) <= len(others) else others:
             simulation.ranks[name].hit = True

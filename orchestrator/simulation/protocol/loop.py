@@ -4,6 +4,9 @@ from ....actors.rank.transaction import Verdict
 from ....policies.world import Position, Work, WorkKind
 from .chance import Chance
 
+# (step, what is done): evaluations before a step belong to it.
+Unit = tuple[int, Work]
+
 
 class Loop:
     """Every unit of work of a run, in order, and how each is decided.
@@ -13,8 +16,7 @@ class Loop:
         steps: optimizer steps in all.
 
     Attributes:
-        units: by step, and then what follows the last one.
-        whole: what every rank goes through.
+        training: the steps alone; weights are a function of how many of them were gone through.
     """
 
     def __init__(self, seed: int, steps: int) -> None:
@@ -22,19 +24,30 @@ class Loop:
         self._seed = seed
         self._usual = chance.between(1, 9)
         self.steps = steps
-        self.units = tuple(self._units(step, chance) for step in range(steps + 1))
+        self._units = [(step, work) for step in range(steps + 1) for work in self._of(step, chance)]
         self._poison = (chance.between(0, steps - 1), chance.between(0, 8)) if chance.of(0.2) else None
-        self.whole = [
-            (Position(step, unit), work) for step, units in enumerate(self.units) for unit, work in enumerate(units)
-        ]
+        self.training = [unit for unit in self._units if unit[1].kind is WorkKind.TRAINING]
 
-    def _units(self, step: int, chance: Chance) -> tuple[Work, ...]:
+    def _of(self, step: int, chance: Chance) -> list[Work]:
         """Up to two evaluations, sometimes over as many microbatches as a step, then the step; B changes at times."""
         sizes = (self._usual, chance.between(1, 9))
         units = [Work(WorkKind.EVALUATION, chance.pick(sizes)) for _ in range(chance.pick((0, 0, 0, 1, 2)))]
         if step < self.steps:
             units.append(Work(WorkKind.TRAINING, chance.pick(sizes)))
-        return tuple(units)
+        return units
+
+    def begun_at(self, step: int, training: bool) -> list[Unit]:
+        """What a training function comes to that begins at ``step``: not the evaluations that followed the one before.
+
+        Args:
+            training: whether it begins with the step itself, as whoever joins the others there does.
+        """
+        late = training or step > 0
+        return [
+            (place, work)
+            for place, work in self._units
+            if place > step or (place == step and (work.kind is WorkKind.TRAINING or not late))
+        ]
 
     def verdict(self, position: Position, work: Work) -> Verdict:
         """It follows from the census, so it is the same everywhere: some first attempts at a step are void."""

@@ -8,17 +8,18 @@ from ....actors.messages import (
     FromRank,
     Heartbeat,
     Hello,
+    Hold,
     Joined,
     Open,
     Prepare,
+    Raised,
     Release,
     Report,
     ToRank,
 )
 from ....actors.rank.ledger import Ledger
 from ....conf.errors import CommunicatorError
-from ....policies.workload import Balanced
-from ....policies.world import Generation, Position
+from ....policies.world import Generation, Position, Seat
 from .network import Connection
 from .training import Moves, Training
 
@@ -31,29 +32,37 @@ class Rank:
     """One life of a rank.
 
     Attributes:
+        seat: that it was started for.
+        occupies: whether it takes a place on its node, because it lives or is about to.
         frozen: stopped by a signal: no thread of it runs, and its connections stay open.
         hit: whether a fault has hit it, so that it may be lost.
         raising: whether its next microbatch raises.
         promised: newest generation in which it decides nothing any more.
+        lacked: whether it had no state to go on from when it reported last.
     """
 
-    def __init__(self, simulation: "Simulation", name: str, node: str) -> None:
+    def __init__(self, simulation: "Simulation", name: str, node: str, seat: Seat | None) -> None:
         self._simulation = simulation
         self.name = name
         self.node = node
+        self.seat = seat
+        self.occupies = True
         self.alive = False
         self.frozen = False
         self.hit = False
         self.raising = False
         self.promised = Generation(0, 0)
+        self.lacked = False
         self.connection: Connection | None = None
         self.told: dict[Position, frozenset[int]] = {}
         self.training = Training(simulation, self)
         self.ledger = Ledger(
-            name, self.say, _Groups(simulation, self), Balanced(),  # type: ignore[arg-type]
+            name, self.say, _Groups(simulation, self), simulation.scenario.workload_policy(),  # type: ignore[arg-type]
             before_report=lambda: simulation.faults.strike("report", self),
         )  # fmt: skip
         self._heard = 0.0
+        self._held_until = 0.0
+        self._life = 0
         self._deferred: list[ToRank] = []
         self._thread: Moves[None] | None = None
         self._waiting: Callable[[], bool] | None = None
@@ -62,14 +71,17 @@ class Rank:
 
     def start(self, controller: "Controller") -> None:
         simulation = self._simulation
+        if self.node not in simulation.cluster.nodes:
+            # Its machine was lost before it was up.
+            self.occupies = False
+            simulation.cluster.ended(self, unseen=True)
+            return
         self.alive = True
         self._heard = simulation.clock.now
-        self._thread = self.training.run()
         self._connect(controller)
         simulation.faults.strike("start", self)
-        self.say(Hello(self.name, 1, self.node))
-        self._waiting = _at_once
-        simulation.stir(self.name)
+        self.say(Hello(self.name, 1, self.node, seat=self.seat))
+        self._run(self.training.run())
         self._beat()
 
     def vanish(self, unseen: bool = False) -> None:
@@ -82,14 +94,14 @@ class Rank:
             return
         simulation = self._simulation
         simulation.note("{} is gone", self.name)
-        self.alive = False
+        self.alive = self.occupies = False
         simulation.fabric.leave_all(self.name, unseen)
         if self.connection is not None:
             if unseen:
                 self.connection.vanish()
             else:
                 self.connection.close()
-        simulation.cluster.lost(self, unseen)
+        simulation.cluster.ended(self, unseen)
 
     def freeze(self, seconds: float) -> None:
         """Stop every thread; it may be woken before, just as, or long after it is given up."""
@@ -110,9 +122,19 @@ class Rank:
 
     # --- the control thread
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether its training thread has still to notice that nothing of this position is done."""
+        return self.training.beginning != self.ledger.transaction.beginning
+
+    @property
+    def connected(self) -> bool:
+        return self.connection is not None and self.connection.open
+
     def say(self, message: FromRank) -> None:
         if isinstance(message, Report):
             self.promised = max(self.promised, message.abandons)
+            self.lacked = message.lacks
             self._simulation.checks.report(self, message)
         if self.alive and self.connection is not None:
             self.connection.say_up(message)
@@ -147,7 +169,13 @@ class Rank:
                 self.ledger.prepare(message)
             case Open():
                 self._open(message)
-            case Fenced() | Release():
+            case Hold(seconds):
+                self._held_until = self._simulation.clock.now + seconds
+            case Release():
+                if not self._simulation.controller.over:
+                    self._simulation.checks.released(self)
+                self.vanish()
+            case Fenced():
                 self.vanish()
         self._simulation.stir(self.name)
 
@@ -160,38 +188,84 @@ class Rank:
         self.ledger.open(message)
         after = self.ledger.transaction
         if after is not before:
+            if self.name in message.sources:
+                self.told.clear()
             self.told[message.position.first] = message.poison
             simulation.checks.opened(self, message, before, after)
+            taking = after.lacks
+            if taking or (message.work is None and self.name in message.sources):
+                if before.position < after.position and not taking:
+                    # First it applies what the others have decided.
+                    self.training.recalled = True
+                else:
+                    self.recall()
 
     def _beat(self) -> None:
         if not self.alive:
             return
         simulation, timeouts = self._simulation, self._simulation.scenario.timeouts
         if not self.frozen:
+            if self._tired():
+                return
             if simulation.clock.now - self._heard > timeouts.orphan:
                 simulation.saw("orphaned")
                 self.vanish()
                 return
-            transaction = self.ledger.transaction
-            self.say(Heartbeat(self.name, transaction.position, "training", work=transaction.work))
+            transaction, training = self.ledger.transaction, self.training
+            said = (transaction.position, training.stage, training.computed)
+            self.say(
+                Heartbeat(
+                    self.name, *said, work=transaction.work, busy=training.busy, generation=transaction.generation
+                )
+            )
         simulation.clock.after(timeouts.heartbeat_interval, self._beat)
 
+    def _tired(self) -> bool:
+        """Whether it waited for a generation longer than it was told to; then it is gone."""
+        simulation, since = self._simulation, self.training.awaits
+        if since is None:
+            return False
+        timeouts = simulation.scenario.timeouts
+        patience = timeouts.start if self.ledger.transaction.world is None else timeouts.recovery
+        if simulation.clock.now <= max(since + patience, self._held_until):
+            return False
+        simulation.saw("recovery timeout")
+        position = self.ledger.transaction.position
+        self.say(Raised(self.name, position, None, (), f"recovery timeout at {self.name}", "no generation", ""))
+        self.vanish()
+        return True
+
     # --- the training thread
+
+    def _run(self, thread: Moves[None]) -> None:
+        self._life += 1
+        self._thread = thread
+        self._waiting = _at_once
+        self._simulation.stir(self.name)
+
+    def recall(self) -> None:
+        """The training function begins anew, at another place and perhaps with another state."""
+        self._run(self.training.again())
 
     def resume(self) -> None:
         """Move it on for as long as nothing holds it."""
         while self.alive and not self.frozen and self._waiting is not None and self._waiting():
             self._waiting = None
             assert self._thread is not None
+            life = self._life
             wait = next(self._thread, None)
+            if life != self._life:
+                # It was recalled by what it did.
+                continue
             if callable(wait):
                 self._waiting = wait
             elif wait is not None:
-                self._simulation.clock.after(wait, self._wake)
+                self._simulation.clock.after(wait, self._wake, self._life)
 
-    def _wake(self) -> None:
-        self._waiting = _at_once
-        self._simulation.stir(self.name)
+    def _wake(self, life: int) -> None:
+        if life == self._life:
+            self._waiting = _at_once
+            self._simulation.stir(self.name)
 
 
 class _Groups:

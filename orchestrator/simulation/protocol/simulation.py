@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....actors.messages import Open
-from ....policies.workload import Balanced
 from ...machine import events
 from ...machine.state import Settings, State
+from . import ending
 from .chance import Chance
 from .checkers import Checks, Violation
 from .clock import Clock
@@ -23,9 +23,10 @@ from .loop import Loop
 from .network import Network
 from .ranks import Rank
 from .scenario import draw
+from .snapshots import Snapshots
 
-# Virtual seconds after which a run that has not ended is taken to hang; longer than all time-outs one after another.
-DEADLINE_S = 1000.0
+# Virtual seconds after the last trouble by which a run must have ended: longer than all time-outs one after another.
+PATIENCE_S = 1000.0
 _STORY = 40
 
 
@@ -43,14 +44,16 @@ class Simulation:
         self.clock = Clock()
         self.diary = Diary()
         self.loop = Loop(seed, self.scenario.steps)
-        self.checks = Checks(self.loop)
+        self.checks = Checks(self.loop, self.scenario.workload_policy().exact)
         self.network = Network(self.clock, self.chance, self.scenario.doubling)
         self.fabric = Fabric(self)
-        self.cluster = Cluster(self, self.scenario.nodes)
+        self.cluster = Cluster(self)
+        self.snapshots = Snapshots(self)
         self.faults = Faults(self)
         self.ranks: dict[str, Rank] = {}
         self.controller = Controller(self, self._settings(term=1))
         self._stirred: list[str] = []
+        self._calm_from = 0.0
 
     def run(self) -> State:
         """To the end.
@@ -62,14 +65,14 @@ class Simulation:
             self.controller.start()
             self.faults.start()
             while not self.controller.over:
-                if self.clock.now > DEADLINE_S:
+                if self.clock.now > self._calm_from + PATIENCE_S:
                     state = self.controller.state
                     raise Violation("every run ends", f"still {state.phase}: {state.recovery}")
                 self.clock.step()
                 while self._stirred:
                     self.ranks[self._stirred.pop(0)].resume()
             self.saw(str(self.controller.state.phase))
-            self.checks.end(self.controller.state, self.ranks)
+            ending.check(self)
         except Exception as error:
             story = "\n".join(self.diary.lines(_STORY))
             # What a rank or the machine refuses itself is found as well.
@@ -85,6 +88,10 @@ class Simulation:
         """Whatever controller there is hears of something in the cluster."""
         self.controller.hear(event)
 
+    def disturb(self, seconds: float) -> None:
+        """Trouble lasts at least so long from now on."""
+        self._calm_from = max(self._calm_from, self.clock.now + seconds)
+
     def note(self, text: str, *facts: Any) -> None:
         self.diary.note(self.clock.now, text, *facts)
 
@@ -96,24 +103,46 @@ class Simulation:
 
     def observe(self, before: State, after: State, actions: Sequence[events.Action]) -> None:
         """A world was opened: check what it was made from, and note what kind of loss this was."""
-        if before.world is None:
+        if before.world is None or after.recovery is None:
             return
         opened = next(action.message for action in actions if isinstance(action, events.Send)
                       and isinstance(action.message, Open))  # fmt: skip
-        assert after.recovery is not None
-        reports = after.recovery.reports
-        self.checks.planned({name: reports[name] for name in opened.world.incarnations}, self.ranks)
+        reports = dict(after.recovery.reports)
+        self.checks.planned(reports.values(), self.ranks)
         self.diary.seen["deathless"] += after.deathless > 0
-        begun = {reports[name].work for name in opened.world.incarnations if reports[name].position == opened.position}
+        begun = {held.work for name, held in sorted(reports.items())
+                 if held.position == opened.position and name in opened.world.incarnations}  # fmt: skip
         if opened.work is None:
             self.saw("nobody had begun")
         else:
             self.saw(f"opened in {opened.work.kind}")
             self.saw("some had begun" if None in begun else "all had begun")
-        if opened.poison:
-            self.saw("opened with poison")
+        for what, there in (
+            ("poison", opened.poison),
+            ("shadows", opened.shadows),
+            ("dropped microbatches", opened.dropped),
+            ("leavers", opened.leaving),
+            ("newcomers", any(source != name for name, source in opened.sources.items())),
+            ("a saved state", opened.restore),
+            ("evaluations begun anew", opened.sources and not opened.work and not opened.restore),
+        ):
+            if there:
+                self.saw(f"opened with {what}")
 
     def _settings(self, term: int) -> Settings:
         scenario = self.scenario
-        names = tuple(f"r{place}" for place in range(scenario.replicas))
-        return Settings("simulated", term, names, 1, Balanced(), scenario.timeouts, skip_poison=scenario.skip_poison)
+        return Settings(
+            "simulated",
+            term,
+            tuple(f"{place:04d}-a" for place in range(scenario.ranks)),
+            scenario.minimum,
+            scenario.workload_policy(),
+            scenario.timeouts,
+            ranks_per_replica=scenario.ranks_per_replica,
+            skip_poison=scenario.skip_poison,
+            recovery=scenario.recovery_policy(),
+            spares=scenario.spares,
+            replaces=scenario.replaces,
+            lives="abcdefghijklmnopqrstuvwxyz"[term - 1],
+            replacement=scenario.returns,
+        )

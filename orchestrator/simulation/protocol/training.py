@@ -1,6 +1,6 @@
 """The training thread of a simulated rank. It mirrors the real loop and engine; what it yields is what it waits for."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....actors.messages import Finished, Raised, Ready, Resumed
@@ -8,8 +8,9 @@ from ....actors.rank.ledger import RecoveryTimeout, after
 from ....actors.rank.transaction import Transaction, Verdict
 from ....conf.errors import CommunicatorError
 from ....policies.world import Generation, Position, Work, WorkKind
-from .checkers import Violation
+from .checkers import Contribution, Violation
 from .fabric import Collective, Group
+from .loop import Unit
 
 if TYPE_CHECKING:
     from .ranks import Rank
@@ -30,19 +31,31 @@ class Training:
         work: what it does there.
         sums: indices of this position whose gradients are in the accumulators.
         total: indices of a sum that this rank has seen complete; None while it has none of this position.
-        history: everything that this rank has gone through, with how it was decided: its weights are a function of it.
+        history: the steps that this rank has gone through; its weights are a function of them.
+        untorn: the position whose state before is what the weights hold; None while they are being changed.
         stage: what the thread is about, for those who look from outside.
+        awaits: since when it waits for a generation, None if it does not.
+        computed: microbatches so far.
+        busy: seconds that these took.
+        beginning: of the transaction, in which ``sums`` was begun.
+        recalled: whether the training function is to begin anew as soon as it calls into everstep again.
     """
 
     def __init__(self, simulation: "Simulation", rank: "Rank") -> None:
         self._simulation = simulation
         self._rank = rank
         self.position = Position(0)
-        self.work = simulation.loop.whole[0][1]
+        self.work = simulation.loop.training[0][1]
         self.sums: set[int] = set()
         self.total: frozenset[int] | None = None
-        self.history: list[tuple[Position, Work]] = []
+        self.history: list[Unit] = []
+        self.untorn: Position | None = None
         self.stage = "start"
+        self.awaits: float | None = None
+        self.computed = 0
+        self.busy = 0.0
+        self.beginning = 0
+        self.recalled = False
 
     @property
     def _transaction(self) -> Transaction:
@@ -50,44 +63,127 @@ class Training:
 
     def run(self) -> Moves[None]:
         """From ``begin`` to the end of the training function."""
-        simulation, rank = self._simulation, self._rank
+        simulation = self._simulation
         yield simulation.chance.short()
-        rank.say(Ready(rank.name, {}, simulation.loop.steps))
-        yield self._usable
-        for units in simulation.loop.units:
-            for work in units:
-                yield from self._decide(work)
-                self.stage = "apply"
-                simulation.faults.strike("apply", rank)
-                # What the user does in between; the others may have begun the next unit long ago.
-                yield simulation.chance.long() if simulation.chance.of(0.3) else simulation.chance.short()
+        self._rank.say(Ready(self._rank.name, {}, simulation.loop.steps))
+        # Whoever is let in later begins anew, at another place.
+        yield from self._opened()
+        yield from self._train(simulation.loop.begun_at(0, training=False))
+
+    def again(self) -> Moves[None]:
+        """The training function begins anew, with the state that another one has, or that was saved, or its own."""
+        self.stage, self.untorn, self.total = "fetch", None, None
+        self.sums, self.recalled = set(), False
+        yield from self._fetch()
+        transaction = self._transaction
+        self._simulation.checks.begun(self._rank, transaction)
+        training = transaction.work is not None
+        yield from self._train(self._simulation.loop.begun_at(transaction.position.step, training))
+
+    def _train(self, units: Iterable[Unit]) -> Moves[None]:
+        """Go through these units."""
+        simulation, rank = self._simulation, self._rank
+        for step, work in units:
+            yield from self._decide(work)
+            if self.position.step != step:
+                raise Violation("the same units for all", f"{rank.name} does {work} of {step} at {self.position}")
+            self.stage = "apply"
+            simulation.faults.strike("apply", rank)
+            # What the user does in between; the others may have begun the next unit long ago.
+            yield simulation.chance.long() if simulation.chance.of(0.3) else simulation.chance.short()
+            if work.kind is WorkKind.TRAINING:
+                self.history.append((step, work))
         rank.say(Finished(rank.name, str(self.history), 0.0, simulation.loop.steps, 0))
-        self.stage = "finished"
+        self.untorn, self.stage = self._transaction.position, "finished"
         simulation.faults.strike("finished", rank)
+
+    # --- state
+
+    def _fetch(self) -> Moves[None]:
+        """The state before the position of the newest generation."""
+        simulation, rank = self._simulation, self._rank
+        while True:
+            yield from self._opened()
+            transaction = self._transaction
+            source, restore = transaction.source, transaction.restore
+            generation, beginning = transaction.generation, transaction.beginning
+            assert generation is not None
+            if restore is None and source is None:
+                return
+            simulation.faults.strike("fetch", rank)
+            yield simulation.chance.short()
+            if restore is not None:
+                history = list(simulation.snapshots.read(restore.source, restore.step))
+            else:
+                assert source is not None
+                yield from self._until(lambda source=source, transaction=transaction:  # type: ignore[misc]
+                                       self._gives(source, transaction.position), generation)  # fmt: skip
+                giver = simulation.ranks[source]
+                if self._transaction is not transaction or giver.training.untorn != transaction.position:
+                    rank.ledger.abandon(generation, CommunicatorError(f"{source} is gone"))
+                    continue
+                history = list(giver.training.history)
+            yield simulation.chance.short()
+            if rank.ledger.obtain(beginning):
+                self.history = history
+                return
+
+    def _gives(self, source: str, position: Position) -> bool:
+        giver = self._simulation.ranks[source]
+        reached = self._simulation.network.heals(source, self._rank.name) <= self._simulation.clock.now
+        return giver.alive and not giver.frozen and reached and giver.training.untorn == position
+
+    def _until(self, ready: Callable[[], bool], generation: Generation) -> Moves[None]:
+        """Look now and then whether a peer can give what is needed, for as long as this generation lasts."""
+        waited = 0.0
+        while not ready() and self._transaction.current(generation):
+            if waited > self._simulation.scenario.timeouts.build:
+                return
+            yield 0.05
+            waited += 0.05
+
+    # --- one unit of work
 
     def _usable(self) -> bool:
         transaction = self._transaction
         return transaction.generation is not None and not transaction.abandoned
+
+    def _opened(self) -> Moves[None]:
+        """Wait until the newest generation is one in which something can be decided."""
+        if not self._usable():
+            self.awaits = self._simulation.clock.now
+            yield self._usable
+            self.awaits = None
 
     def _decide(self, work: Work) -> Moves[None]:
         verdict = None
         while verdict is not Verdict.COMMIT:
             yield from self._begin(work)
             verdict = yield from self._attempt()
-        self.history.append((self.position, work))
+            self.untorn = None
 
     def _begin(self, work: Work) -> Moves[None]:
+        if self.recalled:
+            self._rank.recall()
+            yield lambda: False
         self.position, self.work = self._transaction.position, work
-        self.sums = set()
+        self.untorn = self.position
         self.total = None
+        self._empty()
+        self._simulation.snapshots.offer(self.position, self.history)
         while True:
             try:
                 self._rank.ledger.take_up(self.position, work, timeout=0)
             except RecoveryTimeout:
                 self._simulation.saw("waited to begin")
-                yield self._usable
+                yield from self._opened()
             else:
                 return
+
+    def _empty(self) -> None:
+        """Nothing of this position is done: a first attempt, or what was done is void."""
+        self.sums = set()
+        self.beginning = self._transaction.beginning
 
     def _attempt(self) -> Moves[Verdict]:
         while True:
@@ -99,19 +195,26 @@ class Training:
     def _compute(self) -> Moves[None]:
         simulation, rank = self._simulation, self._rank
         self.stage = "compute"
-        while True:
-            transaction = self._transaction
-            if transaction.position != self.position or not transaction.owed:
+        while (transaction := self._transaction).position == self.position:
+            if transaction.beginning != self.beginning:
+                simulation.saw("began anew")
+                self._empty()
+            # A shadow need not be done when the others are.
+            if not transaction.owed or (transaction.repeats is not None and simulation.chance.of(0.3)):
                 return
             index = transaction.owed[0]
             simulation.checks.poison(rank, transaction, index)
             if index not in transaction.poison:
                 simulation.faults.strike("compute", rank)
-                yield simulation.chance.long()
+                seconds = simulation.chance.long()
+                yield seconds
                 if rank.raising or simulation.loop.poisons(self.position, self.work, index):
                     yield from self._throw(index)
-            self.sums.add(index)
-            rank.ledger.fold(self.position, index)
+                self.computed += 1
+                self.busy += seconds
+            if self._transaction.beginning == transaction.beginning:
+                self.sums.add(index)
+            rank.ledger.fold(self.position, index, transaction.beginning)
 
     def _throw(self, index: int) -> Moves[None]:
         rank = self._rank
@@ -125,42 +228,46 @@ class Training:
     def _settle(self) -> Moves[Verdict | None]:
         simulation, rank, ledger = self._simulation, self._rank, self._rank.ledger
         self.stage = "report"
-        yield self._usable
+        yield from self._opened()
         transaction = self._transaction
         if transaction.position != self.position:
             if self.total is None:
                 raise Violation("only with the whole sum", f"{rank.name} follows at {self.position} but holds no sum")
             simulation.saw("followed")
             return self._judge(transaction.position)
-        if transaction.owed:
+        if (transaction.owed and transaction.repeats is None) or transaction.beginning != self.beginning:
             return None
-        generation = transaction.generation
+        generation, world = transaction.generation, transaction.world
         assert generation is not None
+        assert world is not None
         meeting = simulation.fabric.meetings[generation]
         self.stage = "built"
         yield lambda: rank.name in meeting.built
         if not meeting.built[rank.name]:
             self._fail(generation)
             return None
-        assert transaction.world is not None
-        member = transaction.world.member(rank.name)
+        member = world.member(rank.name)
         assert member is not None
-        group = meeting.groups["peers", member.seat.coordinate]
+        peers = meeting.groups["peers", member.seat.coordinate]
         self.total, self.stage = None, "sum"
-        held = (self.position, self.work, frozenset(self.sums))
-        total = yield from self._collect(generation, group, "sum", held)
-        if total is None:
+        given = frozenset[int]() if transaction.repeats is not None else frozenset(self.sums)
+        held = Contribution(self.position, self.work, given, transaction.share.dropped)
+        entered = yield from self._collect(generation, peers, "sum", held)
+        if entered is None:
             self._fail(generation)
             return None
-        self.total = simulation.checks.sum(rank, total)
+        self.total = simulation.checks.sum(rank, entered)
         yield simulation.chance.short()
         if not ledger.enter(self.position, generation):
             self._fail(generation)
             return None
         self.stage = "vote"
-        if (yield from self._collect(generation, group, "vote", self.position)) is None:
-            self._fail(generation)
-            return None
+        # First inside the replica: whoever votes then speaks for all of its coordinates.
+        inside = meeting.groups.get(("replica", member.seat.replica))
+        for group, what in ((inside, "whole"), (peers, "vote")):
+            if group is not None and (yield from self._collect(generation, group, what, self.position)) is None:
+                self._fail(generation)
+                return None
         self.stage = "voted"
         simulation.faults.strike("voted", rank)
         yield simulation.chance.short()

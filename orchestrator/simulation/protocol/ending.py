@@ -1,0 +1,50 @@
+"""How a simulated run may end: with success, or for a reason that is true."""
+
+from typing import TYPE_CHECKING
+
+from .checkers import Violation
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+
+def check(simulation: "Simulation") -> None:
+    """Look at a run that is over.
+
+    Raises:
+        Violation: it should not have ended like this.
+    """
+    state, checks, ranks = simulation.controller.state, simulation.checks, simulation.ranks
+    checks.histories(ranks.values())
+    if state.error is None:
+        checks.succeeded(ranks[member.incarnation] for member in state.members)
+        return
+    if ("is poison" in state.error or "fails alike" in state.error) and not state.settings.skip_poison:
+        return
+    torn = any(kind in ("partition", "glitch") for kind, _ in simulation.diary.hits)
+    if "nobody can be blamed" in state.error and torn:
+        return
+    scenario = simulation.scenario
+    healthy = [rank for rank in ranks.values() if rank.alive and not rank.hit]
+    few = len(healthy) < scenario.minimum * scenario.ranks_per_replica
+    if not few and not _nowhere(simulation):
+        names = [rank.name for rank in healthy]
+        raise Violation("an end with a cause", f"{names} are healthy, but the run ended: {state.error}")
+
+
+def _nowhere(simulation: "Simulation") -> bool:
+    """Whether the state of some coordinate is on no healthy rank, and in no vault."""
+    if simulation.snapshots.known:
+        return False
+    world = simulation.controller.state.world
+    if world is None:
+        return False
+    holding = {
+        member.seat.coordinate
+        for member in world.members
+        if (rank := simulation.ranks[member.incarnation]).alive
+        and not rank.hit
+        and not (transaction := rank.ledger.transaction).lacks
+        and not (transaction.abandoned and rank.lacked)
+    }
+    return len(holding) < world.ranks_per_replica

@@ -1,0 +1,43 @@
+"""States that were saved outside of the ranks. What is saved of a state is what was gone through to get there."""
+
+from typing import TYPE_CHECKING
+
+from ....policies.world import Position
+from ...machine import events
+from .loop import Unit
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+
+class Snapshots:
+    """Vaults hold every few steps, storage fewer.
+
+    Args:
+        simulation: whose states these are.
+
+    Attributes:
+        known: whether the controller was told of any.
+    """
+
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self.known = False
+        self._held: dict[tuple[str, int], tuple[Unit, ...]] = {}
+
+    def offer(self, position: Position, history: list[Unit]) -> None:
+        """A rank has the state before this position; the first one to come to a step saves it."""
+        simulation, every, step = self._simulation, self._simulation.scenario.saves, position.step
+        if not every or not step or step % every or position != Position(step):
+            return
+        for source, rarer in (("vault", 1), ("storage", 2)):
+            if step % (rarer * every) == 0 and (source, step) not in self._held:
+                self._held[source, step] = tuple(history)
+                simulation.clock.after(simulation.chance.within(1.0), self._tell, source, step)
+
+    def _tell(self, source: str, step: int) -> None:
+        self.known = True
+        self._simulation.tell(events.Saved(source, step))
+
+    def read(self, source: str, step: int) -> tuple[Unit, ...]:
+        return self._held[source, step]
