@@ -17,9 +17,10 @@ RATE_WINDOW_S = 10.0
 Pace = tuple[float, float, float | None]
 
 
-def heard(state: State, incarnation: str, message: Heartbeat) -> tuple[State, list[Action]]:
+def heard(state: State, message: Heartbeat) -> tuple[State, list[Action]]:
     """Take the records of a heartbeat that follow on those that are here."""
-    state, actions = _give_up(state.rank(incarnation, held=message.held))
+    # While this rank keeps what comes next nothing is lost, and the others need not be looked at.
+    state, actions = _give_up(state) if message.held > state.recorded else (state, [])
     new = [record for record in message.records if record.step >= state.recorded]
     # A rank keeps its records without a gap: they follow on, or another rank must give an older one first.
     if not new or new[0].step > state.recorded:

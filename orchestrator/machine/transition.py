@@ -124,8 +124,9 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
 
 def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Step:
     """A sign of life, with how far the rank is."""
-    facts = {"position": message.position, "stage": message.stage, "computed": message.computed, "busy": message.busy}
-    state, actions = records.heard(state.rank(incarnation, **facts), incarnation, message)
+    names = ("position", "stage", "computed", "busy", "held")
+    state = state.rank(incarnation, **{name: getattr(message, name) for name in names})
+    state, actions = records.heard(state, message)
     if state.world is None or not state.is_member(incarnation):
         return state, actions
     if message.generation not in (None, state.world.generation):
