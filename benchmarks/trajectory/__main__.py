@@ -11,6 +11,7 @@ from everstep.benchmarks.trajectory import elastic, restart
 from everstep.benchmarks.trajectory.course import Course, Outcome
 from everstep.benchmarks.trajectory.elastic import Arm
 from everstep.benchmarks.trajectory.figures import (
+    ADAPTIVE,
     EXACT,
     FLOAT,
     RESTART,
@@ -24,10 +25,11 @@ from everstep.benchmarks.trajectory.figures import (
 )
 
 ARMS = {
-    UNDISTURBED: Arm("exact", lossy=False),
+    UNDISTURBED: Arm("exact", disturbed=False),
     EXACT: Arm("exact"),
-    UNDISTURBED_FLOAT: Arm("float", lossy=False),
-    FLOAT: Arm("float"),
+    UNDISTURBED_FLOAT: Arm("float", disturbed=False),
+    FLOAT: Arm("float", "versatile"),
+    ADAPTIVE: Arm("float", "adaptive_world"),
 }
 
 
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.plot is not None:
         draw(options.plot, course, seeds)
     console().print(arm_table(seeds, course.tokens, course.steps * course.microbatches))
-    publish(f"{len(course.losses)} of {course.ranks} ranks lost", rows_of(seeds, course.tokens, options.seed), options)
+    publish(f"{len(course.faults)} of {course.ranks} ranks lost", rows_of(seeds, course.tokens, options.seed), options)
     if max(gaps(EXACT, seeds)) or not identical(seeds):
         raise SystemExit("an exact run with losses is not the one without them")
 

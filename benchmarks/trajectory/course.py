@@ -26,7 +26,7 @@ class Course:
     """One training, the same for all arms.
 
     Args:
-        seed: of weights, data, dropout and losses.
+        seed: of weights, data, dropout, and of who is lost.
         ranks: in the beginning; half of them are lost.
         steps: optimizer steps in all.
         every: steps from one loss to the next.
@@ -54,7 +54,7 @@ class Course:
         return SEQUENCES * MODEL.block
 
     @property
-    def losses(self) -> tuple[Fault, ...]:
+    def faults(self) -> tuple[Fault, ...]:
         """One rank after another, each somewhere in a reduction."""
         rng = random.Random(self.seed)
         victims = rng.sample(range(self.ranks), self.ranks // 2)

@@ -1,5 +1,6 @@
 """CPU time of a family of processes: the ranks of every arm share the same cores, so wall time would not tell."""
 
+import contextlib
 from pathlib import Path
 
 import psutil
@@ -8,7 +9,13 @@ import psutil
 def spent(pid: int) -> float:
     """Seconds, user and system, of a process, its living descendants, and all of theirs that ended and were reaped."""
     root = psutil.Process(pid)
-    return sum(sum(process.cpu_times()[:4]) for process in (root, *root.children(recursive=True)))
+    seconds = 0.0
+    for process in (root, *root.children(recursive=True)):
+        # One that ends meanwhile counts with its parent the next time.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def note(folder: Path, pid: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from everstep.benchmarks.trajectory.course import Course
 from everstep.benchmarks.trajectory.figures import REFERENCES, ByArm, gaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 # Colours that the colour-blind can tell apart (Okabe and Ito).
 _COLOURS = ("#000000", "#0072B2", "#999999", "#009E73", "#D55E00", "#CC79A7")
@@ -26,13 +27,14 @@ def draw(path: Path, course: Course, seeds: Sequence[ByArm]) -> None:
         if arm in REFERENCES:
             below.plot(gaps(arm, seeds), color=colour, linewidth=1.5, label=arm.replace("_", " "))
     for axes in (above, below):
-        for loss in course.losses:
-            axes.axvline(loss.step, color="#bbbbbb", linewidth=0.8, zorder=0)
+        for fault in course.faults:
+            axes.axvline(fault.step, color="#bbbbbb", linewidth=0.8, zorder=0)
         axes.legend(fontsize="small")
     above.set_ylabel("loss, nats per byte")
-    above.set_title(f"{course.ranks} ranks, one lost in the reduction at each grey line; {len(seeds)} seeds")
+    above.set_title(f"{course.ranks} ranks; at each grey line one is lost in the reduction; seeds: {len(seeds)}")
     below.set_yscale("symlog", linthresh=_LINEAR_BELOW)
     below.set_ylim(bottom=-_LINEAR_BELOW / 5)
     below.set_ylabel("distance from the undisturbed curve, nats")
     below.set_xlabel("step")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(path)

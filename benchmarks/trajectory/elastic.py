@@ -25,12 +25,13 @@ class Arm:
     """How everstep trains the course.
 
     Attributes:
-        lossy: whether ranks are lost on the way.
+        reduction, workload: as in ``ElasticConfig``.
+        disturbed: whether ranks are lost on the way.
     """
 
     reduction: str
     workload: str = "balanced"
-    lossy: bool = True
+    disturbed: bool = True
 
 
 def train(ctx: everstep.RankContext) -> None:
@@ -53,7 +54,7 @@ def run(arm: Arm, course: Course) -> Outcome:
     """Train to the end.
 
     Raises:
-        RuntimeError: the run failed, or a planned loss did not happen.
+        RuntimeError: the run failed, or did not lose those ranks that it should.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -64,8 +65,9 @@ def run(arm: Arm, course: Course) -> Outcome:
                 reduction=arm.reduction,
                 workload=arm.workload,
                 recovery="shrink",
+                replace=False,
                 seed=course.seed,
-                chaos=course.losses if arm.lossy else (),
+                chaos=course.faults if arm.disturbed else (),
                 bucket_mib=BUCKET_MIB,
             ),
             scaling=Scaling(1, course.ranks),
@@ -90,7 +92,7 @@ def run(arm: Arm, course: Course) -> Outcome:
 def _check(state: RunState, course: Course, arm: Arm) -> None:
     if state.phase is not Phase.SUCCEEDED:
         raise RuntimeError(f"{arm} failed: {state.error}\n{state.traceback or ''}")
-    planned = course.losses if arm.lossy else ()
-    missed = [str(loss) for loss in planned if not any(str(loss) in fired for fired in state.faults_fired)]
-    if missed or len(state.recoveries) != len(planned):
-        raise RuntimeError(f"{arm}: {len(state.recoveries)} recoveries from {len(planned)} losses; not seen: {missed}")
+    planned = course.faults if arm.disturbed else ()
+    missed = [str(fault) for fault in planned if not any(str(fault) in fired for fired in state.faults_fired)]
+    if missed or state.metrics["world"] != course.ranks - len(planned):
+        raise RuntimeError(f"{arm} ended with {state.metrics['world']} of {course.ranks} ranks; not seen: {missed}")

@@ -8,10 +8,10 @@ from everstep.benchmarks.common import Row, median_row
 from everstep.benchmarks.trajectory.course import Outcome
 from rich.table import Table
 
-UNDISTURBED, EXACT, FLOAT, RESTART = "undisturbed", "exact", "float", "restart"
-UNDISTURBED_FLOAT = "undisturbed_float"
+UNDISTURBED, EXACT, FLOAT, RESTART = "undisturbed", "exact", "float_versatile", "restart"
+UNDISTURBED_FLOAT, ADAPTIVE = "undisturbed_float", "adaptive_world"
 # Whose curve an arm should follow: that of the run which lost nobody and sums with the same precision.
-REFERENCES = {EXACT: UNDISTURBED, FLOAT: UNDISTURBED_FLOAT, RESTART: UNDISTURBED_FLOAT}
+REFERENCES = {EXACT: UNDISTURBED, FLOAT: UNDISTURBED_FLOAT, ADAPTIVE: UNDISTURBED_FLOAT, RESTART: UNDISTURBED_FLOAT}
 
 ByArm = Mapping[str, Outcome]
 

@@ -27,7 +27,7 @@ def run(course: Course, checkpoint_every: int) -> Outcome:
     """Train to the end, life after life.
 
     Raises:
-        RuntimeError: a process failed on its own, or a planned loss did not happen.
+        RuntimeError: a process failed on its own, or a planned fault did not fire.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -39,8 +39,8 @@ def run(course: Course, checkpoint_every: int) -> Outcome:
             if not lost:
                 break
             replicas = [replica for replica in replicas if replica not in lost]
-        if len(replicas) != course.ranks - len(course.losses):
-            raise RuntimeError(f"{len(replicas)} of {course.ranks} ranks are left after {len(course.losses)} losses")
+        if len(replicas) != course.ranks - len(course.faults):
+            raise RuntimeError(f"{len(replicas)} of {course.ranks} ranks are left after {len(course.faults)} losses")
         # Steps that were done again have several lines, the last one counts.
         losses = {line["step"]: line["loss"] for line in _lines(folder / LOSSES)}
         return Outcome(

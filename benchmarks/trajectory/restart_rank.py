@@ -61,7 +61,7 @@ class Rank:
         self._course = Course(**life.course)
         self._folder = Path(life.folder)
         self._rank, self._world = life.replicas.index(replica), len(life.replicas)
-        self._lost_at = next((loss.step for loss in self._course.losses if loss.replica == replica), None)
+        self._lost_at = next((fault.step for fault in self._course.faults if fault.replica == replica), None)
         self._step = 0
         self._trace = Trace(str(self._folder / TRACES), f"{life.number}-{replica}")
         self._losses, self._starts = (Trace(life.folder, Path(name).stem) for name in (LOSSES, STARTS))

@@ -18,12 +18,12 @@ BURN = "import time\nwhile time.process_time() < 0.2: pass"
 
 
 def test_half_of_the_ranks_are_lost_one_by_one_in_a_reduction() -> None:
-    assert [loss.step for loss in COURSE.losses] == [5, 10, 15, 20]
-    assert len({loss.replica for loss in COURSE.losses}) == 4
-    assert all(loss.replica < 8 and loss.point in IN_REDUCTION for loss in COURSE.losses)
-    assert COURSE.losses == replace(COURSE).losses
-    assert COURSE.losses != replace(COURSE, seed=4).losses
-    assert {loss.point for seed in range(10) for loss in replace(COURSE, seed=seed).losses} == set(IN_REDUCTION)
+    assert [fault.step for fault in COURSE.faults] == [5, 10, 15, 20]
+    assert len({fault.replica for fault in COURSE.faults}) == 4
+    assert all(fault.replica < 8 and fault.point in IN_REDUCTION for fault in COURSE.faults)
+    assert COURSE.faults == replace(COURSE).faults
+    assert COURSE.faults != replace(COURSE, seed=4).faults
+    assert {fault.point for seed in range(10) for fault in replace(COURSE, seed=seed).faults} == set(IN_REDUCTION)
 
 
 def test_a_loss_that_would_never_come_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +59,7 @@ def test_a_gap_is_the_largest_of_all_seeds_at_the_same_step() -> None:
     seeds = [arms(exact=outcome(3.5, 2.0)), arms(exact=outcome(3.25, 1.0), restart=outcome(3.0, 2.125))]
     assert gaps("exact", seeds) == [0.5, 1.0]
     assert gaps("restart", seeds) == [0.0, 0.125]
-    assert gaps("float", seeds) == [0.0, 0.0]
+    assert gaps("float_versatile", seeds) == [0.0, 0.0]
     assert not identical(seeds)
     assert identical([arms()])
 
@@ -68,7 +68,8 @@ def test_each_arm_is_compared_with_the_run_that_sums_alike() -> None:
     drifted = [arms(undisturbed_float=outcome(3.0, 2.5))]
     assert {arm: max(gaps(arm, drifted)) for arm in REFERENCES} == {
         "exact": 0.0,
-        "float": 0.5,
+        "float_versatile": 0.5,
+        "adaptive_world": 0.5,
         "restart": 0.5,
     }
 
@@ -91,7 +92,9 @@ def test_the_whole_of_it_on_a_small_scale(tmp_path: Path) -> None:
     rows = {row["name"]: row["value"] for row in json.loads((tmp_path / "figures.json").read_text())["rows"]}
     assert rows["identical"] == 1
     assert rows["exact_loss_gap"] == 0
-    assert rows["float_loss_gap"] < 1e-4
+    assert rows["float_versatile_loss_gap"] < 1e-4
     assert 0 < rows["restart_loss_gap"] < 1e-4
+    # A batch that shrinks is seen in the loss.
+    assert rows["adaptive_world_loss_gap"] > 1e-3
     assert rows["everstep_vs_restart_tokens_per_cpu_s"] > 1
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
