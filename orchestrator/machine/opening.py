@@ -25,6 +25,11 @@ def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
     message = Open(world, Position(0), {}, _store(state, generation))
     state = _seated(changed(state, number=number, phase=Phase.RUNNING), message)
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
+    for rank in state.living:
+        if rank.seat is not None and world.member(rank.incarnation) is None:
+            # Its replica is not whole.
+            state, more = _unseated(state, rank.incarnation)
+            actions += more
     return state, [Record("opened", generation, {"world": len(world.members), "step": 0}), *actions]
 
 
@@ -80,11 +85,8 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
     left_over = sorted(name for name in reports if world.member(name) is None and name not in released)
     for name in left_over:
-        suspect = state.ranks[name].standing is Standing.SUSPECT
-        standing = Standing.SUSPECT if suspect else Standing.READY
-        state = state.rank(name, seat=None, standing=standing, finished=None)
-        state = changed(state, parked=state.parked.set(name, None))
-        actions.append(hold(state, name, PARKED_S, "there is no place for it now: it is a spare"))
+        state, more = _unseated(state, name)
+        actions += more
     for name in released:
         state = state.lost(name, standing=Standing.LEFT, cause="it left as it was asked to")
         actions += [Send(name, Release()), Record("left", facts={"rank": state.ranks[name].title})]
@@ -100,6 +102,17 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
 def hold(state: State, incarnation: str, seconds: float, reason: str) -> Send:
     """Tell a rank that a new generation may be long in coming."""
     return Send(incarnation, Hold(seconds + state.settings.timeouts.recovery, reason))
+
+
+def _unseated(state: State, incarnation: str) -> tuple[State, list[Action]]:
+    """There is no place for it in the newest world: it waits as a spare, or will when it is ready."""
+    rank = state.ranks[incarnation]
+    if rank.ready is None:
+        return state.rank(incarnation, seat=None), []
+    standing = Standing.SUSPECT if rank.standing is Standing.SUSPECT else Standing.READY
+    state = state.rank(incarnation, seat=None, standing=standing, finished=None)
+    state = changed(state, parked=state.parked.set(incarnation, None))
+    return state, [hold(state, incarnation, PARKED_S, "there is no place for it now: it is a spare")]
 
 
 def _store(state: State, generation: Generation) -> StoreAddress:

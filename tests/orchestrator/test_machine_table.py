@@ -1,5 +1,6 @@
 """The table of phases and standings is what the machine does: every move of many runs is in it, and nothing else is."""
 
+import runpy
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -144,8 +145,9 @@ def test_two_rows_for_one_move_are_refused(told: Recorder) -> None:
 # --- the document
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
 def test_the_document_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    table.main()
+    runpy.run_module(table.__name__, run_name="__main__")
     printed = capsys.readouterr().out.strip()
     assert printed.count("```mermaid") == 2
     text = DOCUMENT.read_text()
