@@ -22,7 +22,7 @@ from everstep.actors.rank.training import Training
 from everstep.conf.elastic import Buffers as BufferMode
 from everstep.conf.elastic import OnTrouble, Reduction, Timeouts
 from everstep.conf.errors import CommunicatorError, LoopError
-from everstep.policies.workload import Balanced
+from everstep.policies.workload import Balanced, WorkloadPolicy
 from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 from torch import nn
 
@@ -76,6 +76,7 @@ class Bench:
     buffer_mode: BufferMode = BufferMode.REFUSE
     on_nonfinite: OnTrouble = OnTrouble.STOP
     probes: bool = False
+    workload: WorkloadPolicy = field(default_factory=Balanced)
     communicators: list[ThreadCommunicator] = field(default_factory=list)
     on_report: Callable[[Report], None] = lambda report: None
     chaos: Chaos = field(default_factory=lambda: Chaos((), Seat(0), lambda fault, evidence: None))
@@ -89,7 +90,7 @@ class Bench:
             lambda generation, seconds: None,
             lambda generation, error: self.ledger.abandon(generation, error),
         )
-        self.ledger = Ledger("me", self._send, self.groups, Balanced())
+        self.ledger = Ledger("me", self._send, self.groups, self.workload)
         parameters = dict(self.model.named_parameters())
         self.gradients = GradientSum(parameters, self.reduction, B, 10**6, 4)
         self.engine = Engine(self.ledger, self.groups, CPU, TIMEOUTS, self.chaos, Trace(None, "me"), self._send)
