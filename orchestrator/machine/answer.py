@@ -143,7 +143,7 @@ def _going_on(state: State, found: Scene, reason: str) -> Answer:
     wanted = state.target - (len(found.left.whole) - leavers(state, found.left.whole))
     count = max(0, min(wanted, len(found.spares) // size)) if found.admits else 0
     if count:
-        reason = f"{count} replicas join"
+        reason = f"replicas that join: {count}"
         roster = joined(roster, found.spares[: count * size], size)
     return Answer(reason, roster, found.position)
 

@@ -240,7 +240,7 @@ def _wanted(state: State, newest: Position | None) -> str | None:
     if state.leaving:
         staying -= leavers(state, state.world.replicas)
     if None in told and staying > 0:
-        return f"{told.count(None)} ranks are told to leave"
+        return f"ranks told to leave: {told.count(None)}"
     if newest is None:
         return None
     enough = staying >= max(1, state.settings.minimum)
@@ -248,7 +248,7 @@ def _wanted(state: State, newest: Position | None) -> str | None:
         return "ranks leave that have nothing left to do"
     can_join = newest != state.tried and state.begun[newest][1].kind is WorkKind.TRAINING
     if can_join and len(state.parked) >= size and staying < state.target:
-        return f"{min(len(state.parked) // size, state.target - staying)} replicas join"
+        return f"replicas ready to join: {min(len(state.parked) // size, state.target - staying)}"
     # Those who are to leave stay until others have come, so they count here.
     if can_join and len(state.world.replicas) < state.settings.minimum:
         return f"{len(state.world.replicas)} replicas are fewer than the minimum of {state.settings.minimum}"
