@@ -1,11 +1,15 @@
 """Ranks that join and leave while others train: no failure is counted, and nothing is computed twice."""
 
+import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from everstep.orchestrator.controller import Controller
+from everstep.conf.chaos import Fault, FaultPoint
+from everstep.orchestrator.controller import CLOSE_TIMEOUT_S, Controller
 from everstep.orchestrator.local_cluster import LocalCluster
-from everstep.orchestrator.view import RunState
+from everstep.orchestrator.view import Phase, RunState
+from everstep.policies.world import Seat
 
 from .harness import (
     MICROBATCHES,
@@ -52,7 +56,7 @@ def test_a_run_grows_from_two_to_four(undisturbed: Outcome, tmp_path: Path) -> N
 
     outcome = changed(tmp_path, undisturbed, ranks=2, world=4, during=grow)
     assert outcome.state.target == 4
-    assert [member.replica for member in outcome.state.members] == [0, 1, 2, 3]
+    assert {member.replica for member in outcome.state.members} == {0, 1, 2, 3}
     for name, steps in outcome.decided.items():
         joined = not name.startswith(("0000", "0001"))
         # Whoever joins takes part in the step under way with nothing to compute, and has its share of the next one.
@@ -70,7 +74,7 @@ def test_a_run_shrinks_from_four_to_two(undisturbed: Outcome, tmp_path: Path) ->
         open_gate(tmp_path, GATE + 1)
 
     outcome = changed(tmp_path, undisturbed, ranks=4, world=2, during=shrink)
-    assert [member.replica for member in outcome.state.members] == [0, 1]
+    assert {member.replica for member in outcome.state.members} == {0, 1}
     ends = Counter(entry["cause"] for entry in outcome.journal if entry["what"] == "end confirmed")
     assert ends["its process ended with exit code 0"] == 2
     for name, steps in outcome.decided.items():
@@ -84,3 +88,79 @@ def test_fewer_than_the_minimum_is_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, ranks=4, minimum=3)
     controller = Controller(plan.settings(term=1), LocalCluster(plan.program()), None)  # type: ignore[arg-type]
     assert controller.scale(2) == "2 replicas are fewer than the minimum of 3"
+
+
+# --- ranks in the place of lost ones
+
+
+def test_a_lost_rank_is_replaced_by_one_that_joins_when_it_is_ready(undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(GATE, 2, point=FaultPoint.IN_BACKWARD)]
+    plan = plan_of(tmp_path, ranks=4, chaos=faults, gates=(GATE + 2,), replace=True, recovery="shrink")
+
+    async def wait(controller: Controller) -> None:
+        await until(lambda: len(controller.state().recoveries) == 1 and controller.state().world == 4)
+        open_gate(tmp_path, GATE + 2)
+
+    outcome = drive(plan, LocalCluster(plan.program()), tmp_path, wait)
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=0)
+    (recovery,) = outcome.state.recoveries
+    assert recovery.world_after == 3
+    assert {member.replica for member in outcome.state.members} == {0, 1, 2, 3}
+
+
+def test_below_the_minimum_the_run_waits_by_name_and_goes_on(undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(GATE, place, point=FaultPoint.IN_BACKWARD) for place in (1, 2)]
+    plan = plan_of(tmp_path, ranks=4, minimum=4, chaos=faults)
+    waiting: list[RunState] = []
+
+    async def watch(controller: Controller) -> None:
+        await until(lambda: controller.state().phase is Phase.WAITING)
+        waiting.append(controller.state())
+
+    outcome = drive(plan, LocalCluster(plan.program()), tmp_path, watch)
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=0)
+    (state,) = waiting
+    assert state.phase == "waiting for capacity"
+    assert "of 4 replicas are left, the minimum is 4: waiting for" in state.reason
+    assert state.decision in state.reason
+    (recovery,) = outcome.state.recoveries
+    assert (recovery.world_before, recovery.world_after) == (4, 4)
+    survivors = {name for name, steps in outcome.decided.items() if min(steps) == 0 and max(steps) == STEPS - 1}
+    assert len(survivors) == 2
+
+
+class Full(LocalCluster):
+    """There is no room for any rank beside the first ones."""
+
+    def start(self, incarnation: str, seat: Seat | None, *where: Any) -> None:
+        if seat is not None:
+            super().start(incarnation, seat, *where)
+
+
+def test_a_wait_for_capacity_ends_with_the_patience(tmp_path: Path) -> None:
+    faults = [Fault(GATE, 1, point=FaultPoint.IN_BACKWARD)]
+    plan = plan_of(tmp_path, ranks=2, minimum=2, chaos=faults, patience=1.0)
+    outcome = drive(plan, Full(plan.program()), tmp_path)
+    assert outcome.state.phase is Phase.FAILED
+    error = outcome.state.error or ""
+    assert "1 of 2 replicas are left, the minimum is 2; waited 1" in error
+    assert "first cause: rank 1.0" in error
+    assert "\n" not in error
+    assert outcome.leftovers == []
+
+
+# --- the end
+
+
+def test_the_end_waits_for_no_rank_that_is_not_needed(undisturbed: Outcome, tmp_path: Path) -> None:
+    """Neither for spares that stand by, nor for one that has only begun to start."""
+    faults = [Fault(STEPS - 1, 2, point=FaultPoint.IN_BACKWARD)]
+    plan = plan_of(tmp_path, ranks=4, chaos=faults, spares=2, replace=True, recovery="shrink")
+    outcome = drive(plan, LocalCluster(plan.program()), tmp_path)
+    ended = time.time()
+    # There may be time left for a spare to join the last step.
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=4 - int(str(outcome.state.metrics["world"])))
+    assert {"parked", "ranks asked for"} <= {entry["what"] for entry in outcome.journal}
+    (succeeded,) = (entry["time"] for entry in outcome.journal if entry["what"] == "succeeded")
+    assert isinstance(succeeded, float)
+    assert ended - succeeded < CLOSE_TIMEOUT_S / 2

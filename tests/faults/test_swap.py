@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from everstep.conf.chaos import Fault, FaultPoint
+from everstep.conf.chaos import Fault, FaultKind, FaultPoint, FaultTarget
 
-from .harness import Outcome, assert_as_if_undisturbed, run
+from .harness import WIDE, Outcome, assert_as_if_undisturbed, run
 
 STEP = 3
 # The first rank that is started without a place.
@@ -56,3 +56,48 @@ def test_a_spare_takes_the_place_of_the_dead(point: FaultPoint, undisturbed: Out
     assert min(outcome.decided[newcomer]) in (STEP, STEP + 1)
     assert max(outcome.decided[newcomer]) == 6
     assert next(member.replica for member in outcome.state.members if member.incarnation == newcomer) in (1, 2)
+
+
+def in_restore(spare: int, kind: FaultKind = FaultKind.SIGKILL) -> Fault:
+    """A spare is hit when it has taken half of the state."""
+    return Fault(STEP, spare, point=FaultPoint.IN_RESTORE, kind=kind, target=FaultTarget.SPARE)
+
+
+def test_one_dies_in_a_transfer(undisturbed_wide: Outcome, tmp_path: Path) -> None:
+    swapped(tmp_path, undisturbed_wide, [Fault(STEP, 2, point=FaultPoint.IN_TRANSFER)], width=WIDE)
+
+
+def test_two_die_and_the_first_rank_is_one_of_them(undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, place, point=FaultPoint.IN_VOTE) for place in (0, 3)]
+    outcome = swapped(tmp_path, undisturbed, faults, spares=3)
+    assert outcome.state.parked == 1
+
+
+@pytest.mark.parametrize("kind", [FaultKind.SIGKILL, FaultKind.SIGSTOP])
+def test_the_next_spare_comes_if_one_dies_while_it_takes_the_state(
+    kind: FaultKind, undisturbed: Outcome, tmp_path: Path
+) -> None:
+    outcome = swapped(tmp_path, undisturbed, [Fault(STEP, 2), in_restore(SPARE, kind)], spares=2)
+    assert "bytes have come" in outcome.state.faults_fired[1]
+    assert not any(name.startswith(f"{SPARE:04d}") for name in outcome.decided)
+
+
+def test_the_survivors_go_on_alone_if_every_spare_dies(undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, 2), in_restore(SPARE), in_restore(SPARE + 1)]
+    outcome = swapped(tmp_path, undisturbed, faults, spares=2, lost=1)
+    assert outcome.state.recoveries[-1].decision.startswith("3 of 4 replicas go on")
+
+
+def test_another_rank_serves_if_one_dies_while_it_does(undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, 2), Fault(STEP, 0, point=FaultPoint.IN_RESTORE)]
+    outcome = swapped(tmp_path, undisturbed, faults, spares=2)
+    assert "bytes have passed" in outcome.state.faults_fired[1]
+
+
+def test_the_cheaper_way_is_taken_by_default(undisturbed: Outcome, tmp_path: Path) -> None:
+    outcome = run(tmp_path, ranks=4, chaos=[Fault(STEP, 2)], spares=1)
+    decision = outcome.state.recoveries[0].decision
+    assert decision.startswith(("swap: ", "shrink: "))
+    assert "against" in decision
+    world = outcome.state.recoveries[0].world_after
+    assert_as_if_undisturbed(outcome, undisturbed, [Fault(STEP, 2)], lost=4 - world)
