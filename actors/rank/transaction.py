@@ -252,12 +252,11 @@ class Transaction:
             return replace(self._at(position), source=other, restore=message.restore)
         if other is not None:
             return replace(self._at(position), source=other)
-        # Everybody begins this step once more; nothing but evaluations was decided since it was begun.
-        again = afresh and message.work is None and position == Position(self.position.step)
-        if position < self.position and not again:
-            raise ProtocolError(f"step {self.position} follows a decided one, {position} was opened")
-        if again:
+        if afresh and message.work is None and position == Position(self.position.step):
+            # Everybody begins this step once more; nothing but evaluations was decided since it was begun.
             return self._at(position)
+        if position < self.position:
+            raise ProtocolError(f"step {self.position} follows a decided one, {position} was opened")
         if position > self.position:
             if self.entered is None:
                 raise ProtocolError(f"step {self.position} is called decided, but its vote was never entered here")

@@ -1,54 +1,34 @@
-"""Worlds that change: newcomers, leavers, shadows, restores; and sequences of anything, with what must always hold."""
+"""Worlds that change: newcomers, leavers, shadows, restores, and controllers that take over."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from everstep.actors.messages import Open, Restore, Serving, StoreAddress
+from everstep.actors.messages import Open, Serving
 from everstep.actors.rank.transaction import ProtocolError, Share, Transaction
 from everstep.policies.workload import AdaptiveWorld, Balanced, Versatile, Weighted
-from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
+from everstep.policies.world import Position, Work, WorkKind
 from hypothesis import given
 from hypothesis import strategies as st
 
-STORE = StoreAddress("host", 1, "root")
-START, LATER = Position(0), Position(7)
-WORK = Work(WorkKind.TRAINING, 8)
-EVALUATION = Work(WorkKind.EVALUATION, 8)
-ME, PEER, OTHER = "me", "peer", "other"
-VAULT = Restore("vault", 3)
-
-
-def generation(number: int) -> Generation:
-    return Generation(1, number)
-
-
-def world_of(number: int, members: Sequence[str] = (ME, PEER, OTHER)) -> World:
-    return World(generation(number), tuple(Member(name, Seat(place)) for place, name in enumerate(members)))
-
-
-def opening(number: int, mine: Sequence[int] = (), position: Position = START, **told: Any) -> Open:
-    """To me, a peer and another one; with work, unless something else is told."""
-    held = {"work": WORK, **told}
-    return Open(world_of(number), position, {ME: tuple(mine), PEER: (), OTHER: ()}, STORE, **held)
-
-
-def opened(mine: Sequence[int] = (0, 1), **told: Any) -> Transaction:
-    return Transaction(ME).open(opening(1, mine, **told))
-
-
-def folded(transaction: Transaction, *indices: int) -> Transaction:
-    for index in indices:
-        transaction = transaction.fold(transaction.position, index)
-    return transaction
-
-
-def again(transaction: Transaction, mine: Sequence[int] = (), **told: Any) -> Transaction:
-    """The same generation abandoned, and the next one opened."""
-    number = 0 if transaction.generation is None else transaction.generation.number
-    return transaction.abandon(generation(number)).open(opening(number + 1, mine, **told))
-
+from .transactions import (
+    EVALUATION,
+    LATER,
+    ME,
+    OTHER,
+    PEER,
+    START,
+    STORE,
+    VAULT,
+    WORK,
+    again,
+    folded,
+    generation,
+    opened,
+    opening,
+    world_of,
+)
 
 # --- shadows
 
@@ -215,6 +195,27 @@ def test_what_is_obtained_is_kept_and_what_is_not_is_still_lacking_in_the_next_g
     assert not again(newcomer.obtain(), (2, 3), position=LATER).lacks
 
 
+def test_a_whole_step_is_begun_once_more_from_its_evaluations() -> None:
+    """Nobody is left who could go on with it, but everybody has the state before it."""
+    at_unit = Position(7, unit=2)
+    before = replace(folded(opened((0, 1), poison=frozenset({5})), 0), position=at_unit)
+    transaction = again(before, work=None, position=LATER, sources={ME: ME})
+    assert (transaction.position, transaction.work, transaction.indices) == (LATER, None, ())
+    assert (transaction.done, transaction.lacks) == (frozenset(), False)
+    assert transaction.beginning == before.beginning + 1
+    begun = replace(before, position=LATER)
+    assert again(begun, work=None, position=LATER, sources={ME: ME}).work is None, "what was begun there is forgotten"
+    told: dict[str, Any]
+    for position, told in (
+        (LATER, {"sources": {ME: ME}, "work": WORK}),
+        (LATER, {"work": None}),
+        (Position(7, unit=1), {"sources": {ME: ME}, "work": None}),
+        (Position(6), {"sources": {ME: ME}, "work": None}),
+    ):
+        with pytest.raises(ProtocolError, match="step 7, unit 2 follows a decided one"):
+            again(before, position=position, **told)
+
+
 # --- going back
 
 
@@ -265,131 +266,12 @@ def test_where_a_rank_stands_for_a_controller_that_does_not_know() -> None:
     assert transaction.abandon(generation(1)).serving() == replace(expected, abandoned=True)
 
 
+def test_work_is_begun_where_this_rank_stands() -> None:
+    with pytest.raises(ProtocolError, match="training over 8 microbatches at step 7 begins while at step 0"):
+        opened(work=None).take_up(LATER, WORK, Share())
+
+
 def test_another_work_than_was_reported_is_no_continuation() -> None:
     for work in (None, EVALUATION):
         with pytest.raises(ProtocolError, match="training over 8 microbatches at step 0 was reported, but the contro"):
             again(opened((0, 1)), (0, 1), work=work)
-
-
-# --- anything, in any order
-
-indices = st.frozensets(st.integers(0, 7)).map(sorted)
-messages = st.fixed_dictionaries(
-    {
-        "number": st.integers(0, 2),
-        "mine": indices,
-        "ahead": st.integers(-1, 1),
-        "known": st.booleans(),
-        "shadows": st.sampled_from([{}, {ME: PEER}, {ME: OTHER}, {PEER: ME}]),
-        "sources": st.sampled_from([{}, {}, {ME: ME}, {ME: PEER}, {OTHER: PEER}]),
-        "restore": st.sampled_from([None, None, None, VAULT]),
-        "leaving": st.sampled_from([frozenset(), frozenset({ME}), frozenset({PEER})]),
-    }
-)
-moves = st.lists(
-    st.one_of(
-        st.tuples(st.just("open"), messages),
-        st.tuples(st.sampled_from(["extend", "let go", "promote"]), indices),
-        st.tuples(st.just("fold"), st.integers(0, 7)),
-        st.tuples(st.just("late fold"), st.integers(0, 7)),
-        st.tuples(st.sampled_from(["take up", "compute", "enter", "decide", "abandon", "obtain"]), st.none()),
-        st.tuples(st.just("promise"), st.integers(-1, 2)),
-    ),
-    max_size=30,
-)
-
-
-def message_of(transaction: Transaction, facts: Mapping[str, Any]) -> Open:
-    number = (transaction.generation.number if transaction.generation else 0) + facts["number"]
-    step = max(0, transaction.position.step + facts["ahead"])
-    return opening(
-        number,
-        facts["mine"],
-        transaction.position if facts["ahead"] == 0 else Position(step),
-        work=WORK if facts["known"] else None,
-        shadows=facts["shadows"],
-        sources=facts["sources"],
-        restore=facts["restore"],
-        leaving=facts["leaving"],
-    )
-
-
-def moved(transaction: Transaction, move: str, facts: Any) -> Transaction:
-    """The next value; ``open`` in all its forms is played to it twice, and the second time must change nothing."""
-    position, current = transaction.position, transaction.generation or generation(0)
-    following = generation(current.number + 1)
-    match move:
-        case "open":
-            message = message_of(transaction, facts)
-        case "extend":
-            mine = sorted({*transaction.indices, *facts})
-            message = opening(following.number, mine, position, work=transaction.work)
-        case "promote" | "let go":
-            mine = transaction.indices if move == "promote" else facts
-            message = opening(following.number, mine, position, work=transaction.work or WORK)
-        case "fold":
-            return transaction.fold(position, facts)
-        case "late fold":
-            return transaction.fold(position, facts, transaction.beginning - 1)
-        case "take up":
-            return transaction.take_up(position, WORK, transaction.planned(WORK, Versatile()))
-        case "compute":
-            return folded(transaction, *transaction.owed)
-        case "enter":
-            return transaction.enter(current)
-        case "decide":
-            return transaction.decide(current, Position(position.step + 1))
-        case "abandon":
-            return transaction.abandon(current)
-        case "obtain":
-            return transaction.obtain()
-        case _:
-            return transaction.promise(generation(max(0, current.number + facts)))
-    after = transaction.open(message)
-    assert after.open(message) is after, "a duplicate changes something"
-    return after
-
-
-@given(moves)
-def test_whatever_comes_in_whatever_order(life: list[tuple[str, Any]]) -> None:
-    transaction = Transaction(ME)
-    promised: Generation | None = None
-    given_up: set[Generation] = set()
-    for move, facts in life:
-        before = transaction
-        if move == "take up" and before.world is None:
-            continue
-        try:
-            transaction = moved(before, move, facts)
-        except ProtocolError:
-            continue
-        assert transaction.done <= set(transaction.indices)
-        assert transaction.beginning >= before.beginning
-        if not transaction.done >= before.done:
-            assert transaction.beginning > before.beginning, "something is forgotten, and whoever sums is not told"
-        if move == "late fold":
-            assert transaction is before
-        if transaction.entered is not None:
-            assert transaction.due == ()
-            assert transaction.entered == transaction.generation
-        # Promises.
-        if transaction.promised is not None:
-            assert promised is None or transaction.promised >= promised
-            promised = transaction.promised
-        if transaction.abandoned:
-            assert transaction.generation is not None
-            given_up.add(transaction.generation)
-        if move == "decide":
-            assert before.generation not in given_up
-            assert (before.entered, before.due, before.lacks) == (before.generation, (), False)
-        # Generations and positions only go up, but for a restore.
-        if before.generation is not None:
-            assert transaction.generation is not None
-            assert transaction.generation >= before.generation
-        if transaction.generation != before.generation:
-            assert promised is None or transaction.generation is None or transaction.generation >= promised
-            assert not transaction.abandoned
-        if transaction.position < before.position:
-            assert transaction.lacks
-        if transaction.position > before.position and move != "decide":
-            assert before.entered is not None or transaction.lacks, "it neither holds the sum nor was told where it is"
