@@ -11,6 +11,9 @@ from math import inf
 from .bounds import refuse_below, refuse_nonpositive
 from .remedies import LossFacts, Option, Remedy
 
+# Who would join just as the last step ends does not join.
+_ROUNDING_S = 1e-6
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -82,16 +85,22 @@ def delay(facts: LossFacts, option: Option, costs: Costs, horizon: float, patien
     if option.back is not None:
         # A loss comes half-way through a step on average, and a restore begins that step anew.
         work += (option.back + 0.5) * full
-    started = option.fresh
-    world = min(option.world, facts.members)
+    world, started, let_in = min(option.world, facts.members), option.fresh, -inf
+    # Living ranks that are left over join at the next step; others have to be started.
+    idle = (facts.orphans + facts.spares) // facts.ranks_per_replica - option.completed
+    next_step = clock + costs.step_of(facts, world)
+    joining = costs.adopt + facts.state_bytes * costs.transfer_per_byte
     while True:
-        # A replacement builds while the others train, so it costs nothing to let it in.
-        until = max(clock, arrival(facts, costs, started + 1)) if world < facts.members else inf
+        comes = next_step if idle > 0 else arrival(facts, costs, started + 1)
+        until = max(clock, comes) if world < facts.members else inf
         pace = full / costs.step_of(facts, world)
-        if clock + work / pace <= until:
+        if clock + work / pace <= until + _ROUNDING_S:
             return clock + work / pace - ahead
         work -= (until - clock) * pace
-        clock, started, world = until, started + 1, world + 1
+        # Who joins has built while the others trained, but these wait until it has their state; all who come, at once.
+        clock = until + (joining if comes > let_in else 0.0)
+        let_in, world = until, world + 1
+        idle, started = (idle - 1, started) if idle > 0 else (0, started + 1)
 
 
 def _stall(facts: LossFacts, option: Option, costs: Costs, patience: float) -> float:
