@@ -260,6 +260,7 @@ class Simulation:
         failures: what fails.
         seconds: virtual time at which the simulation stops; None when its steps are done.
         steps: optimizer steps after which it stops; None for no such end.
+        gpu_hours: of ranks that live, after which it stops; None for no such end.
         seed: of everything that is drawn.
         folder: where the trace is looked for.
 
@@ -275,15 +276,15 @@ class Simulation:
     failures: Failures = field(default_factory=Failures)
     seconds: float | None = None
     steps: int | None = None
+    gpu_hours: float | None = None
     seed: int = 0
     folder: Path = field(default=Path("."), compare=False)
 
     def __post_init__(self) -> None:
-        if self.seconds is None and self.steps is None:
-            raise ConfigError("the simulation has no end; give seconds or steps")
-        for name in ("seconds", "steps"):
-            if getattr(self, name) is not None:
-                _positive(**{name: getattr(self, name)})
+        ends = {name: getattr(self, name) for name in ("seconds", "steps", "gpu_hours")}
+        if all(end is None for end in ends.values()):
+            raise ConfigError("the simulation has no end; give seconds, steps or gpu_hours")
+        _positive(**{name: end for name, end in ends.items() if end is not None})
         known = [item.name for item in fields(SimulatedCosts)]
         for name, factor in self.believed.items():
             if name not in known:
@@ -321,6 +322,7 @@ class _FileKeys:
     failures: Failures = field(default_factory=Failures)
     seconds: float | None = None
     steps: int | None = None
+    gpu_hours: float | None = None
     seed: int = 0
 
 

@@ -116,6 +116,7 @@ class Engine:
                 self._planned(training.finishes(steps), self._finish)
             if self._places and training.steady:
                 self._planned(training.comes_to(self._places[0], self.now), self._lose_one)
+        self._planned(self._spent(), self._stop)
         recovery = self.state.recovery
         if recovery is not None and recovery.waiting:
             self._planned(recovery.deadline + _JUST_AFTER, self._tick)
@@ -125,6 +126,17 @@ class Engine:
             self._planned(training.takes_up(self.now, self._shown), self._show)
         back = self.fleet.next_repair() if self._unplaced or recovery is not None else None
         self._planned(back, self._repaired)
+
+    def _spent(self) -> float | None:
+        """When the GPU-hours that there are will have been spent if nobody comes or goes."""
+        hours, alive = self.simulation.gpu_hours, self.fleet.alive * self.simulation.fleet.gpus_per_rank
+        if hours is None or not alive:
+            return None
+        used = self.fleet.count(self.now) * self.simulation.fleet.gpus_per_rank
+        return self.now + (3600.0 * hours - used) / alive
+
+    def _stop(self) -> None:
+        self._over = True
 
     @property
     def _changes_wanted(self) -> bool:

@@ -58,7 +58,7 @@ def test_believed_costs_are_factors() -> None:
             "fleet.minimum=5 exceeds fleet.replicas=4: such a world can never train; lower the minimum",
         ),
         ("replicas: 4", "replicas: 0", "fleet.replicas=0 must be a finite number of at least 1"),
-        ("steps: 10", "", "the simulation has no end; give seconds or steps"),
+        ("steps: 10", "", "the simulation has no end; give seconds, steps or gpu_hours"),
         ("steps: 10", "seconds: 0", "seconds=0.0 must be a finite, positive number"),
         ("steps: 10", "steps: 10\nbelieved: {speed: 2}", "believed.speed is not known; known here: microbatch, step"),
         (

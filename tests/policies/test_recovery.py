@@ -82,7 +82,8 @@ def test_auto_swaps_if_the_run_is_long_and_shrinks_if_it_is_almost_over() -> Non
     assert decision.option == Option(4, 1, 1)
     assert decision.predictions == {"swap": pytest.approx(3.5), "shrink": pytest.approx(4.5)}
     assert decision.reason == (
-        "swap: 3.5 s against 4.5 s for shrink over the next 600 s (4 of 4 replicas go on, 1 of them completed by spares)"
+        "swap: 3.5 s against 4.5 s for shrink over the next 600 s "
+        "(4 of 4 replicas go on, 1 of them completed by spares)"
     )
     last = Auto(COSTS).decide(loss(spares=1, replacement_rate=0.01, remaining_steps=1))
     assert last.remedy is Remedy.SHRINK

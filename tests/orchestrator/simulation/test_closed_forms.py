@@ -24,6 +24,14 @@ def test_until_a_time_the_last_step_stays_unfinished() -> None:
     assert outcome.seconds["unfinished step"] == pytest.approx(STEP_S / 2)
 
 
+def test_until_the_gpu_hours_are_spent() -> None:
+    """Four ranks for two and a half steps, then three."""
+    hours = (4 * 2.5 * STEP_S + 3 * 100.0) / 3600
+    outcome = play(world(steps=None, gpu_hours=hours, failures=one_loss(2.5)))
+    assert outcome.elapsed == pytest.approx(2.5 * STEP_S + 100.0)
+    assert outcome.gpu_hours == pytest.approx(hours)
+
+
 def test_a_loss_costs_the_lost_microbatches_and_a_smaller_world() -> None:
     outcome = play(world(failures=one_loss(2.5)))
     # All four of the dead rank's are computed again by three others: one of these takes two more.

@@ -28,6 +28,7 @@ def world(
     failures: dict[str, Any] | None = None,
     steps: int | None = 20,
     seconds: float | None = None,
+    gpu_hours: float | None = None,
     seed: int = 0,
     **fleet: Any,
 ) -> Simulation:
@@ -40,6 +41,7 @@ def world(
         failures=Failures(**(failures or {})),
         steps=steps,
         seconds=seconds,
+        gpu_hours=gpu_hours,
         seed=seed,
     )
 
