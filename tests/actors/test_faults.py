@@ -77,3 +77,13 @@ def test_two_faults_at_one_place_are_two(monkeypatch: pytest.MonkeyPatch) -> Non
     bench = Bench(monkeypatch, stop, Fault(step=0, replica=1, point="in_vote"))
     assert bench.at(FaultPoint.IN_VOTE, 0)[1] == "SIGSTOP"
     assert bench.at(FaultPoint.IN_VOTE, 0)[1] == "SIGKILL"
+
+
+def test_a_spare_is_told_apart_by_its_number_and_takes_no_fault_of_the_dead() -> None:
+    faults = (Fault(step=3, replica=1), Fault(step=3, replica=4, target="spare"), Fault(step=3, replica=5))
+    cases = [(Seat(1), 1, True), (Seat(4), 4, False), (None, 4, True), (None, 5, False), (None, 1, False)]
+    for seat, number, hit in cases:
+        chaos = Chaos(faults, seat, lambda fault, evidence: None, number)
+        chaos.step = 3
+        assert bool(chaos) is hit, (seat, number)
+        assert chaos.planned(FaultPoint.IN_BACKWARD) is hit

@@ -81,6 +81,18 @@ def test_overrides_create_what_the_file_left_out() -> None:
             ["elastic.chaos[0].replica=4"],
             "elastic.chaos[0].replica=4 does not exist; the first world has replicas 0..3",
         ),
+        (
+            ["elastic.chaos[0].target=spare"],
+            "elastic.chaos[0]: spare 1.0 does not exist; spares are numbered from 4 on, and their coordinate is 0",
+        ),
+        (["elastic.spares=-1"], "elastic.spares=-1 must be a whole number of at least 0"),
+        (
+            ["elastic.recovery=prayer"],
+            "elastic.recovery='prayer' is not known; use one of: auto, swap, shrink, restart",
+        ),
+        (["elastic.recovery_horizon=-1"], "elastic.recovery_horizon=-1.0 must be a number of seconds, at least 0"),
+        (["elastic.patience=.inf"], "elastic.patience=inf must be a number of seconds, at least 0"),
+        (["elastic.replace=perhaps"], "elastic.replace='perhaps' must be true or false"),
         (["elastic.timeouts=3"], "elastic.timeouts=3 must be a mapping"),
         (["elastic.timeouts.heartbeat=999"], "timeouts.heartbeat=999 must be shorter"),
         (["elastic=null"], "elastic=null must be a mapping"),

@@ -59,10 +59,23 @@ def test_a_run_grows_from_two_to_four(undisturbed: Outcome, tmp_path: Path) -> N
     assert {member.replica for member in outcome.state.members} == {0, 1, 2, 3}
     for name, steps in outcome.decided.items():
         joined = not name.startswith(("0000", "0001"))
-        # Whoever joins takes part in the step under way with nothing to compute, and has its share of the next one.
+        # Whoever joins takes part in the step under way, with no more than nobody has begun, and has its share later.
         assert min(steps) in ((GATE, GATE + 1) if joined else (0,))
-        assert steps[min(steps)] == [] if joined else len(steps[GATE]) == MICROBATCHES // 2
         assert len(steps[GATE + 2]) == MICROBATCHES // 4
+
+
+def test_one_rank_that_is_alone_is_joined_in_its_first_step(undisturbed: Outcome, tmp_path: Path) -> None:
+    """It had nobody to compare a probe with, and whoever joins does not know that."""
+
+    async def grow(controller: Controller) -> None:
+        await until(lambda: controller.state().phase is Phase.RUNNING)
+        controller.scale(2)
+        await until(lambda: controller.state().world == 2)
+        open_gate(tmp_path, 0)
+
+    plan = plan_of(tmp_path, ranks=1, gates=(0,))
+    outcome = drive(plan, LocalCluster(plan.program()), tmp_path, grow)
+    assert_as_if_undisturbed(outcome, undisturbed, (), lost=2)
 
 
 def test_a_run_shrinks_from_four_to_two(undisturbed: Outcome, tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ def test_a_spare_takes_the_place_of_the_dead(point: FaultPoint, undisturbed: Out
     assert next(member.replica for member in outcome.state.members if member.incarnation == newcomer) in (1, 2)
 
 
+@pytest.mark.parametrize("point", [FaultPoint.IN_BACKWARD, FaultPoint.IN_VOTE])
+def test_a_spare_takes_a_place_in_the_first_step(point: FaultPoint, undisturbed: Outcome, tmp_path: Path) -> None:
+    """It computes the probe as the others did."""
+    outcome = run(tmp_path, ranks=4, chaos=[Fault(0, 2, point=point)], spares=1, recovery="swap")
+    assert_as_if_undisturbed(outcome, undisturbed, [Fault(0, 2, point=point)], lost=0)
+
+
 def in_restore(spare: int, kind: FaultKind = FaultKind.SIGKILL) -> Fault:
     """A spare is hit when it has taken half of the state."""
     return Fault(STEP, spare, point=FaultPoint.IN_RESTORE, kind=kind, target=FaultTarget.SPARE)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ray
 from everstep.orchestrator.machine.events import NodeDraining, NodeLost, Room
-from everstep.orchestrator.ray_nodes import Sight, look_around, news, sight
+from everstep.orchestrator.ray_nodes import Sight, look_around, news, preferences, sight
 from everstep.policies.placement import Node
 
 NEED = {"CPU": 2.0, "GPU": 0.0, "special": 0.5}
@@ -47,6 +47,13 @@ def test_news_are_told_once() -> None:
     told = [NodeLost("b", "it vanished"), NodeDraining("a", "Ray drains it"), Room(0, second.nodes)]
     assert news(first, second, 2) == told
     assert news(second, second, 2) == []
+
+
+def test_a_rank_is_started_on_the_best_node_else_on_none_that_is_avoided_else_anywhere() -> None:
+    label = "ray.io/node-id"
+    assert preferences((), None) == [{}]
+    assert preferences({"b", "a"}, None) == [{label: "!in(a,b)"}, {}]
+    assert preferences({"b"}, "a") == [{label: "a"}, {label: "!in(b)"}, {}]
 
 
 @pytest.fixture(scope="module")
