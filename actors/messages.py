@@ -39,7 +39,7 @@ class Serving:
         abandoned: whether it promised to decide nothing in that generation.
         position: first undecided position.
         work: what is under way there, None if the rank has not come to it.
-        poison: indices of that position that nobody may compute.
+        poison: by step, indices that nobody may compute.
     """
 
     incarnation: str
@@ -47,7 +47,7 @@ class Serving:
     abandoned: bool
     position: Position
     work: Work | None = None
-    poison: frozenset[int] = frozenset()
+    poison: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Open:
         store: where its members meet.
         work: what is to be decided at ``position``; None if nobody has come to it: then there are no indices, and
             each member plans for itself when it does.
-        poison: indices of ``position`` that nobody may compute: they contribute nothing.
+        poison: by step, indices that nobody may compute: they contribute nothing.
         shadows: members that compute what another one computes, with whose; what they add to a sum is nothing.
         dropped: indices that nobody contributes; only a policy that is not exact drops any.
         speeds: microbatches per second by replica, for plans that go by them.
@@ -299,7 +299,7 @@ class Open:
     indices: Mapping[str, tuple[int, ...]]
     store: StoreAddress
     work: Work | None = None
-    poison: frozenset[int] = frozenset()
+    poison: Mapping[int, frozenset[int]] = field(default_factory=dict)
     shadows: Mapping[str, str] = field(default_factory=dict)
     dropped: frozenset[int] = frozenset()
     speeds: Mapping[int, float] = field(default_factory=dict)

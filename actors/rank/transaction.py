@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from ...conf.errors import LoopError
 from ...policies.workload import WorkloadPolicy, suited
-from ...policies.world import Generation, Position, Work, World
+from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..messages import Open, Report, Restore, Serving
 
 
@@ -61,7 +61,7 @@ class Transaction:
         position: first undecided position.
         work: what is decided there; None until this rank has come to it or a peer's report has told.
         share: what it has to do with that.
-        poison: indices that contribute nothing and must not be computed.
+        poisonous: by step, indices that contribute nothing and must not be computed.
         done: those of its indices whose gradients it holds.
         beginning: counts how often it began with nothing done; what was computed in an earlier one is void.
         entered: generation in which it entered the vote of ``position``, None if it did not.
@@ -78,7 +78,7 @@ class Transaction:
     position: Position = Position(0)
     work: Work | None = None
     share: Share = Share()
-    poison: frozenset[int] = frozenset()
+    poisonous: Mapping[int, frozenset[int]] = field(default_factory=dict)
     done: frozenset[int] = frozenset()
     beginning: int = 0
     entered: Generation | None = None
@@ -95,6 +95,12 @@ class Transaction:
     def indices(self) -> tuple[int, ...]:
         """That it computes, ascending."""
         return self.share.indices
+
+    @property
+    def poison(self) -> frozenset[int]:
+        """Indices of this position that contribute nothing and must not be computed; evaluations have none."""
+        training = self.work is not None and self.work.kind is WorkKind.TRAINING
+        return self.poisonous.get(self.position.step, frozenset()) if training else frozenset()
 
     @property
     def repeats(self) -> int | None:
@@ -216,7 +222,7 @@ class Transaction:
         """Where it stands, for a controller that does not know; None if it was never in a world."""
         if self.world is None:
             return None
-        return Serving(self.incarnation, self.world, self.abandoned, self.position, self.work, self.poison)
+        return Serving(self.incarnation, self.world, self.abandoned, self.position, self.work, self.poisonous)
 
     def open(self, message: Open) -> "Transaction":
         """A new generation. Stale ones change nothing; a position ahead of ours was decided by a peer."""
@@ -238,7 +244,7 @@ class Transaction:
             entered=None,
             work=message.work,
             share=share,
-            poison=message.poison,
+            poisonous=message.poison,
             speeds=message.speeds,
             leaving=frozenset(leaving),
         )
@@ -279,13 +285,12 @@ class Transaction:
         return self._at(position)
 
     def _at(self, position: Position) -> "Transaction":
-        """At the beginning of another position; a void attempt is made again without the same poison."""
+        """At the beginning of another position."""
         return replace(
             self,
             position=position,
             work=None,
             share=Share(),
-            poison=self.poison if position.first == self.position.first else frozenset(),
             done=frozenset(),
             beginning=self.beginning + 1,
             entered=None,

@@ -51,7 +51,7 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
         shared.indices,
         _store(state, world.generation),
         shared.work,
-        state.poison.get(position.first, frozenset()),
+        state.poison,
         shadows=shared.shadows,
         dropped=shared.dropped,
         speeds=measured,

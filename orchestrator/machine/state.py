@@ -214,7 +214,7 @@ class State:
         ask_after: when the next rank may be asked for: ranks that end before they are ready are not asked for at once.
         aborted: such ends in a row.
         begun: by the newest positions, who was heard first of those that work there, and at what.
-        poison: microbatches that failed on two ranks, by the first attempt at their position.
+        poison: microbatches that failed on two ranks, by step.
         recorded: the records of all steps before this one are here.
         record: the newest of them.
         pace: (seconds, weight, model FLOPs) of the newest steps.
@@ -252,7 +252,7 @@ class State:
     faults_fired: tuple[str, ...] = ()
     raised: tuple[Raised, ...] = ()
     begun: Mapping[Position, tuple[str, Work]] = field(default_factory=dict)
-    poison: Mapping[Position, frozenset[int]] = field(default_factory=dict)
+    poison: Mapping[int, frozenset[int]] = field(default_factory=dict)
     recorded: int = 0
     record: StepRecord | None = None
     pace: tuple[tuple[float, float, float | None], ...] = ()

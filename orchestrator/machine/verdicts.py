@@ -73,13 +73,13 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
 def _poisoned(state: State, message: Raised, twin: Raised, record: Record) -> tuple[State, list[Action]]:
     """The microbatch is left out of its step: two ranks were lost to it, a third one would be too."""
     assert message.microbatch is not None
-    place = message.position.first
-    held = state.poison.get(place, frozenset())
+    step = message.position.step
+    held = state.poison.get(step, frozenset())
     if message.microbatch in held:
         return state, [record]
-    poison = {**state.poison, place: held | {message.microbatch}}
+    poison = {**state.poison, step: held | {message.microbatch}}
     text = (
-        f"microbatch {message.microbatch} of step {message.position.step} is poison and is skipped "
+        f"microbatch {message.microbatch} of step {step} is poison and is skipped "
         f"(samples {_some(message.samples)}): {twin.error}"
     )
     state = changed(state, poison=poison, warnings=(*state.warnings, text))
@@ -173,14 +173,15 @@ def _alike(old: Raised, new: Raised) -> bool:
 def _repeated(state: State, new: Raised) -> list[Raised]:
     """All exceptions alike at the position of ``new`` that are not the fault of a poison microbatch, oldest first."""
     place = new.position.first
-    poison = state.poison.get(place, frozenset())
+    poison = state.poison.get(place.step, frozenset())
     alike = [old for old in state.raised if old.position.first == place and old.signature == new.signature]
     return [old for old in alike if old.microbatch not in poison]
 
 
 def _same_microbatch(old: Raised, new: Raised) -> bool:
-    place = (new.position.first, new.microbatch)
-    return new.microbatch is not None and (old.position.first, old.microbatch) == place
+    """It is named within its step: after a restore it may be at another position."""
+    place = (new.position.step, new.microbatch)
+    return new.microbatch is not None and (old.position.step, old.microbatch) == place
 
 
 def _some(samples: tuple[int, ...]) -> str:

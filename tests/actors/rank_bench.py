@@ -136,7 +136,8 @@ class Bench:
         indices = {member.incarnation: held if member.incarnation == "me" else () for member in members}
         world = World(Generation(1, number), members)
         work = Work(WorkKind.TRAINING, B)
-        self.ledger.open(Open(world, position or Position(0), indices, StoreAddress("host", 1, "root"), work, poison))
+        store = StoreAddress("host", 1, "root")
+        self.ledger.open(Open(world, position or Position(0), indices, store, work, {0: poison}))
         return self
 
     def open_again(self, report: Report) -> "Bench":

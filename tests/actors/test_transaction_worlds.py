@@ -198,7 +198,7 @@ def test_what_is_obtained_is_kept_and_what_is_not_is_still_lacking_in_the_next_g
 def test_a_whole_step_is_begun_once_more_from_its_evaluations() -> None:
     """Nobody is left who could go on with it, but everybody has the state before it."""
     at_unit = Position(7, unit=2)
-    before = replace(folded(opened((0, 1), poison=frozenset({5})), 0), position=at_unit)
+    before = replace(folded(opened((0, 1), poison={0: frozenset({5})}), 0), position=at_unit)
     transaction = again(before, work=None, position=LATER, sources={ME: ME})
     assert (transaction.position, transaction.work, transaction.indices) == (LATER, None, ())
     assert (transaction.done, transaction.lacks) == (frozenset(), False)
@@ -221,7 +221,7 @@ def test_a_whole_step_is_begun_once_more_from_its_evaluations() -> None:
 
 @pytest.mark.parametrize("position", [Position(3), LATER, Position(9)])
 def test_only_a_restore_goes_back_and_everything_is_forgotten(position: Position) -> None:
-    before = folded(opened((0, 1), poison=frozenset({5})), 0)
+    before = folded(opened((0, 1), poison={0: frozenset({5})}), 0)
     before = replace(before, position=LATER)
     with pytest.raises(ProtocolError, match="step 7 follows a decided one, 3 was opened"):
         again(before, position=Position(3))
@@ -260,8 +260,8 @@ def test_a_promise_for_this_generation_abandons_only_older_ones() -> None:
 
 def test_where_a_rank_stands_for_a_controller_that_does_not_know() -> None:
     assert Transaction(ME).serving() is None
-    transaction = folded(opened((0, 1), poison=frozenset({5})), 0)
-    expected = Serving(ME, world_of(1), False, START, WORK, frozenset({5}))
+    transaction = folded(opened((0, 1), poison={0: frozenset({5})}), 0)
+    expected = Serving(ME, world_of(1), False, START, WORK, {0: frozenset({5})})
     assert transaction.serving() == expected
     assert transaction.abandon(generation(1)).serving() == replace(expected, abandoned=True)
 

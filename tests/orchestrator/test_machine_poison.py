@@ -26,7 +26,8 @@ def lose(script: Script, rank: int, microbatch: int, position: Position = START,
 
 def poison(actions: list[Action], rank: int = 0) -> frozenset[int]:
     """What the newest of these generations must leave out."""
-    return sent(actions, rank, Open)[-1].poison
+    message = sent(actions, rank, Open)[-1]
+    return message.poison.get(message.position.step, frozenset())
 
 
 def test_a_microbatch_that_fails_on_two_ranks_is_skipped_and_its_samples_are_named() -> None:
@@ -97,11 +98,12 @@ def test_it_may_be_found_in_a_later_attempt() -> None:
     assert poison(script.report(0, again) + script.report(4, again)) == {3}
 
 
-def test_the_same_index_of_an_evaluation_is_another_microbatch() -> None:
+def test_a_microbatch_is_the_same_wherever_its_step_stands_after_evaluations_were_left_out() -> None:
+    """Whoever goes back to a saved state does not come to the evaluations before the step again."""
     script = started()
-    lose(script, 1, 3, Position(2))
-    lose(script, 2, 3, Position(2, unit=1), at="elsewhere.py:9")
-    assert script.look.warnings == ()
+    lose(script, 1, 3, Position(2, unit=1))
+    assert poison(lose(script, 2, 3, Position(2), at="elsewhere.py:9")) == {3}
+    assert sent(script.history, 0, Open)[-1].poison == {2: frozenset({3})}
 
 
 def test_several_poison_microbatches_in_one_step() -> None:

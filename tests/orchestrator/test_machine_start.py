@@ -30,7 +30,7 @@ def test_the_first_generation_opens_when_the_last_rank_is_ready() -> None:
     assert addressees(script.answered, Open) == [0, 1, 2]
     assert opened.position == Position(0)
     assert opened.world.incarnations == ("rank-0", "rank-1", "rank-2")
-    assert (opened.work, opened.indices, opened.poison) == (None, {}, frozenset()), "every rank plans for itself"
+    assert (opened.work, opened.indices, opened.poison) == (None, {}, {}), "every rank plans for itself"
     assert opened.store == StoreAddress("host", 1234, "root/1.1")
     assert script.state.phase is Phase.RUNNING
     assert [script.standing(rank) for rank in range(3)] == [Standing.MEMBER] * 3

@@ -124,19 +124,20 @@ def _sums_forgotten() -> AbstractContextManager[None]:
     return _instead(Transaction, "report", make)
 
 
-def _poison_kept() -> AbstractContextManager[None]:
-    """Poison of one position is taken for poison of the next one."""
-    return _at(lambda before, after: replace(after, poison=before.poison))
+def _poison_everywhere() -> AbstractContextManager[None]:
+    """Poison of one step is taken for poison of every other one."""
+
+    def wrong(self: Transaction) -> frozenset[int]:
+        return frozenset(index for indices in self.poisonous.values() for index in indices)
+
+    return _instead(Transaction, "poison", lambda _: property(wrong))
 
 
 def _poison_forgotten() -> AbstractContextManager[None]:
-    """A void attempt is made again with the poison in it."""
-    return _at(lambda before, after: replace(after, poison=frozenset()))
+    """A rank forgets poison when it comes to another position."""
 
-
-def _at(change: Callable[[Transaction, Transaction], Transaction]) -> AbstractContextManager[None]:
     def make(at: Any) -> Any:
-        return lambda self, position: change(self, at(self, position))
+        return lambda self, position: replace(at(self, position), poisonous={})
 
     return _instead(Transaction, "_at", make)
 
@@ -283,7 +284,7 @@ BUGS = tuple(
         _promise_not_kept,
         _begun_after_report,
         _sums_forgotten,
-        _poison_kept,
+        _poison_everywhere,
         _poison_forgotten,
         _evaluation_counted_as_step,
         _state_of_another_step,

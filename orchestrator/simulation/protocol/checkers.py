@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....actors.messages import Open, Report
 from ....actors.rank.transaction import Transaction, Verdict
-from ....policies.world import Generation, Position, Work, World
+from ....policies.world import Generation, Position, Work, WorkKind, World
 from .loop import Loop
 
 if TYPE_CHECKING:
@@ -109,8 +109,9 @@ class Checks:
             raise Violation("a leaver's work is not lost", f"{rank.name} is released with {transaction}")
 
     def poison(self, rank: "Rank", transaction: Transaction, index: int) -> None:
-        """What nobody may compute is what the controller said, at every attempt at this position and at no other."""
-        told = rank.told.get(transaction.position.first, frozenset())
+        """What nobody may compute is what the controller said, at every attempt at this step and at no other."""
+        training = rank.training.work.kind is WorkKind.TRAINING
+        told = rank.told.get(transaction.position.step, frozenset()) if training else frozenset()
         if (index in told) != (index in transaction.poison):
             raise Violation(
                 "poison of a position",

@@ -1,6 +1,6 @@
 """One simulated rank: the real ledger, a control thread that hears messages, and a training thread that is resumed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ....actors.messages import (
@@ -19,7 +19,7 @@ from ....actors.messages import (
 )
 from ....actors.rank.ledger import Ledger
 from ....conf.errors import CommunicatorError
-from ....policies.world import Generation, Position, Seat
+from ....policies.world import Generation, Seat
 from .network import Connection
 from .training import Moves, Training
 
@@ -54,7 +54,7 @@ class Rank:
         self.promised = Generation(0, 0)
         self.lacked = False
         self.connection: Connection | None = None
-        self.told: dict[Position, frozenset[int]] = {}
+        self.told: Mapping[int, frozenset[int]] = {}
         self.training = Training(simulation, self)
         self.ledger = Ledger(
             name, self.say, _Groups(simulation, self), simulation.scenario.workload_policy(),  # type: ignore[arg-type]
@@ -188,9 +188,7 @@ class Rank:
         self.ledger.open(message)
         after = self.ledger.transaction
         if after is not before:
-            if self.name in message.sources:
-                self.told.clear()
-            self.told[message.position.first] = message.poison
+            self.told = message.poison
             simulation.checks.opened(self, message, before, after)
             taking = after.lacks
             if taking or (message.work is None and self.name in message.sources):

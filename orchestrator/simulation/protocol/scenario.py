@@ -7,14 +7,13 @@ from ....policies.recovery import RecoveryPolicy, recovery_policy
 from ....policies.workload import WorkloadPolicy, workload_policy
 from .chance import Chance
 
-# The second one has short tempers: its ranks are given up sooner, so more of them wake up afterwards.
-_TIMEOUTS = (
-    Timeouts(),
-    Timeouts(
-        heartbeat_interval=1.0, heartbeat=3.0, probe=1.0, confirm=1.0, collective=12.0, build=6.0, recovery=40.0,
-        start=60.0, finish=60.0, orphan=12.0,
-    ),
+# With short tempers ranks are given up sooner, so more of them wake up afterwards.
+_PATIENT = Timeouts()
+_SHORT = Timeouts(
+    heartbeat_interval=1.0, heartbeat=3.0, probe=1.0, confirm=1.0, collective=12.0, build=6.0, recovery=40.0,
+    start=60.0, finish=60.0, orphan=12.0,
 )  # fmt: skip
+_TIMEOUTS = (_PATIENT, _SHORT, _SHORT)
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,12 @@ def draw(seed: int) -> Scenario:
     chance = Chance(f"scenario {seed}")
     size = chance.pick((1,) * 8 + (2, 2, 3))
     replicas = chance.pick((2, 3, 4, 5, 6, 8)) if size == 1 else chance.pick((1, 2, 3, 4))
-    replaces = chance.of(0.6)
+    replaces = chance.of(0.75)
     spares = chance.pick((0, 0, 1, 2))
     ranks = replicas * size + spares
     nodes = chance.between(2, max(2, ranks))
     places = -(-ranks // nodes) + chance.pick((0, 0, 1, 2))
-    steps = chance.between(1, 8 if replaces else 5)
+    steps = chance.between(1, 10 if replaces else 5)
     return Scenario(
         seed=seed,
         replicas=replicas,
@@ -95,15 +94,15 @@ def draw(seed: int) -> Scenario:
         minimum=chance.pick((1, 1, 1, max(1, replicas - 1), replicas)),
         workload=chance.pick(("balanced",) * 4 + ("versatile",) * 3 + ("weighted", "weighted", "adaptive_world")),
         recovery=chance.pick(("auto", "auto", "swap", "swap", "shrink", "restart")),
-        patience=chance.pick((20.0, 60.0, 200.0)),
+        patience=chance.pick((10.0, 30.0, 90.0)),
         nodes=tuple(f"node {place}" for place in range(nodes)),
         places=places,
-        returns=chance.pick((None, 5.0, 30.0)),
+        returns=chance.pick((None, 5.0, 5.0, 30.0)),
         saves=chance.pick((0, 0, 1, 1, 2)),
         steps=steps,
         skip_poison=chance.of(0.7),
         timeouts=chance.pick(_TIMEOUTS),
-        faults=chance.between(0, (4 if replaces else 2) * (replicas * size)),
-        calm=chance.pick((4.0, 8.0, 16.0)) * ranks,
+        faults=chance.between(0, (6 if replaces else 2) * (replicas * size)),
+        calm=chance.pick((3.0, 6.0, 12.0)) * ranks,
         doubling=chance.pick((0.0, 0.0, 0.05)),
     )

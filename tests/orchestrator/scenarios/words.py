@@ -123,8 +123,8 @@ def _opened(message: Open) -> str:
     parts = [str(message.work) if message.work else "nobody has begun, everybody plans its share"]
     if message.restore:
         parts.insert(0, f"back to step {message.restore.step} from {message.restore.source}")
-    if message.poison:
-        parts.append(f"poison: {_numbers(message.poison)}")
+    if poison := message.poison.get(message.position.step):
+        parts.append(f"poison: {_numbers(poison)}")
     if message.dropped:
         parts.append(f"dropped: {_numbers(message.dropped)}")
     return ", ".join(parts)
