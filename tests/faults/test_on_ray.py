@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 import ray
 from everstep import connect
 from everstep.conf.chaos import Fault, FaultKind, FaultPoint
-from everstep.conf.errors import RunAliveError, RunNotFoundError
+from everstep.conf.errors import ConfigError, RunAliveError, RunNotFoundError
+from everstep.orchestrator.connect import RunHandle
 from everstep.orchestrator.drivers import RayDriver
 from everstep.orchestrator.names import NAMESPACE
 from everstep.orchestrator.records import json_lines
@@ -22,7 +23,7 @@ from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
-from .harness import STEPS, WIDE, Outcome, assert_as_if_undisturbed, plan_of, read, twins
+from .harness import STEPS, WIDE, Outcome, assert_as_if_undisturbed, open_gate, plan_of, read, twins
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.ray
@@ -39,12 +40,12 @@ def two_raylets() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def run(folder: Path, faults: list[Fault], width: int = 300, hold: tuple[int, int] | None = None) -> Outcome:
-    plan = plan_of(folder, ranks=4, chaos=faults, width=width, hold=hold)
+def run(folder: Path, faults: list[Fault], processes: int = 4, **options: Any) -> Outcome:
+    plan = plan_of(folder, ranks=4, chaos=faults, **options)
     state = RayDriver().drive(plan, lambda _: None)
     # From the ranks' own logs: one may die before the first look at the state.
     pids = [int(log.stem) for log in folder.glob("*.log")]
-    assert len(pids) == 4
+    assert len(pids) == processes
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=5.0)
     assert not alive, "a rank outlived its run"
     assert not [entry for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == NAMESPACE]
@@ -58,7 +59,70 @@ def test_one_dies_in_the_backward(undisturbed: Outcome, tmp_path: Path) -> None:
 
 def test_one_dies_in_the_transfer(undisturbed_wide: Outcome, tmp_path: Path) -> None:
     faults = [Fault(3, 1, point=FaultPoint.IN_TRANSFER)]
-    assert_as_if_undisturbed(run(tmp_path, faults, WIDE), undisturbed_wide, faults, lost=1)
+    assert_as_if_undisturbed(run(tmp_path, faults, width=WIDE), undisturbed_wide, faults, lost=1)
+
+
+def test_a_spare_on_the_other_node_takes_the_place_of_the_dead(undisturbed: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(3, 2, point=FaultPoint.IN_BACKWARD)]
+    outcome = run(tmp_path, faults, processes=5, spares=1, recovery="swap")
+    assert_as_if_undisturbed(outcome, undisturbed, faults, lost=0)
+    (recovery,) = outcome.state.recoveries
+    assert (recovery.world_before, recovery.world_after, recovery.step) == (4, 4, 3)
+    assert len({member.node for member in outcome.state.members}) == 2
+
+
+def test_a_run_is_scaled_and_a_node_is_left_while_it_trains(undisturbed: Outcome, tmp_path: Path) -> None:
+    """Both are asked from outside, and neither is a failure."""
+    asked: list[str] = []
+
+    def ask() -> None:
+        handle = _connected(tmp_path.name)
+        _await(lambda: handle.state().step == 2)
+        with pytest.raises(ConfigError, match="at least 1"):
+            handle.scale(0)
+        handle.scale(3)
+        _await(lambda: handle.state().world == 3)
+        open_gate(tmp_path, 2)
+        _await(lambda: handle.state().step == 4)
+        members = handle.state().members
+        node = next(member.node for member in members if sum(other.node == member.node for other in members) < 3)
+        with pytest.raises(ConfigError, match="is no node with a rank"):
+            handle.drain("moon")
+        handle.drain(node[:12])
+        _await(lambda: any(member.status == "leaving" for member in handle.state().members))
+        asked.append(node)
+        open_gate(tmp_path, 4)
+        _await(lambda: handle.state().phase.ended or node not in {member.node for member in handle.state().members})
+        open_gate(tmp_path, 5)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    state = RayDriver().drive(plan_of(tmp_path, ranks=2, gates=(2, 4, 5)), lambda _: None)
+    asking.join(20.0)
+    outcome = read(Outcome(state, [], []), tmp_path)
+    assert_as_if_undisturbed(outcome, undisturbed, [], lost=4 - int(str(state.metrics["world"])))
+    assert asked
+    assert asked[0] not in {member.node for member in state.members}
+    assert state.recoveries == ()
+    assert state.first_cause is None
+
+
+def _connected(run_name: str) -> RunHandle:
+    deadline = time.monotonic() + 30.0
+    while True:
+        try:
+            return connect(run_name)
+        except RunNotFoundError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def _await(condition: Callable[[], object]) -> None:
+    """Poll with a deadline: the condition lies in other processes."""
+    deadline = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_two_die_in_the_vote(undisturbed: Outcome, tmp_path: Path) -> None:
@@ -87,7 +151,7 @@ def test_four_three_two_one(undisturbed_wide: Outcome, tmp_path: Path) -> None:
         Fault(2, 3, point=FaultPoint.IN_TRANSFER),
         Fault(4, 0, point=FaultPoint.BEFORE_VOTE),
     ]
-    assert_as_if_undisturbed(run(tmp_path, faults, WIDE), undisturbed_wide, faults, lost=3)
+    assert_as_if_undisturbed(run(tmp_path, faults, width=WIDE), undisturbed_wide, faults, lost=3)
 
 
 def test_a_stopped_rank_is_fenced_while_its_run_answers(undisturbed: Outcome, tmp_path: Path) -> None:
