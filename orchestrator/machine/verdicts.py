@@ -37,6 +37,8 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
     rank = state.ranks[incarnation]
     if rank.raised is not None:
         return state, []
+    if rank.seat is None and state.world is not None:
+        return _not_come_in(state, rank, message)
     earlier = state.raised
     seat = rank.title
     state = changed(
@@ -68,6 +70,15 @@ def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list
         return state, [record]
     state, actions = fail(state, error)
     return state, [record, *actions]
+
+
+def _not_come_in(state: State, rank: Rank, message: Raised) -> tuple[State, list[Action]]:
+    """A start that failed says something of its node, and nothing of those who train."""
+    state = state.rank(rank.incarnation, raised=message, cause=message.error)
+    text = f"ranks that are started beside those that train fail: {message.error}"
+    if text not in state.warnings:
+        state = changed(state, warnings=(*state.warnings, text))
+    return state, [Record("raised", facts={"rank": rank.title, "error": message.error})]
 
 
 def _poisoned(state: State, message: Raised, twin: Raised, record: Record) -> tuple[State, list[Action]]:

@@ -1,6 +1,8 @@
 """Spares that are swapped in, ranks that join, and ranks that leave."""
 
-from everstep.actors.messages import Heartbeat, Release, Report
+from dataclasses import replace
+
+from everstep.actors.messages import Heartbeat, Raised, Release, Report
 from everstep.orchestrator.machine.events import (
     Ended,
     NodeDraining,
@@ -254,3 +256,16 @@ def test_a_node_that_is_drained_is_left_and_others_are_asked_for_elsewhere() -> 
         script.report(rank)
     assert opened(script).leaving == {"rank-2"}
     assert {member.incarnation: member.status for member in script.look.members}["rank-2"] == "leaving"
+
+
+def test_ranks_that_fail_before_they_come_in_end_no_run() -> None:
+    """The same error on two ranks that train would."""
+    script = Script(spares=2).boot()
+    failed = Raised("", Position(0), None, (), "OSError at disk.py:3", "the disk is full", "Traceback", final=True)
+    for rank in (4, 5):
+        script.hear(rank, replace(failed, incarnation=name(rank)))
+        script.end(rank)
+    assert script.look.phase is Phase.RUNNING
+    assert script.look.warnings == ("ranks that are started beside those that train fail: the disk is full",)
+    script.hear(0, replace(failed, incarnation=name(0)))
+    assert script.look.phase is Phase.FAILED
