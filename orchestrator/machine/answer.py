@@ -130,7 +130,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
         remaining_steps=None if steps is None else max(0, steps - step),
         microbatches=microbatches,
         lost_microbatches=_lost_microbatches(state, microbatches) if found.work else 0,
-        state_bytes=max((rank.ready.state_bytes for rank in state.ranks.values() if rank.ready), default=0),
+        state_bytes=_state_bytes(state),
         vault_step=saved.get("vault"),
         storage_step=saved.get("storage"),
     )
@@ -199,8 +199,17 @@ def _released(state: State, position: Position) -> tuple[str, ...]:
         if held.position < position or not (held.done or held.owed):
             idle.setdefault(member.seat.replica, []).append(name)
     free = [group for _, group in sorted(idle.items()) if len(group) == size]
-    staying = len(left_of(state.world, state.recovery.reports).whole) - len(free)
+    # Whoever lacks the state cannot take over from them.
+    holders = {name for name, held in state.recovery.reports.items() if not held.lacks}
+    staying = len(left_of(state.world, holders).whole) - len(free)
     return tuple(name for group in free for name in group) if staying >= max(1, state.settings.minimum) else ()
+
+
+def _state_bytes(state: State) -> int:
+    """Of one rank, at the coordinate where it is most; all replicas are alike."""
+    assert state.world is not None
+    replica = (state.ranks[member.incarnation] for member in state.world.members[: state.settings.ranks_per_replica])
+    return max((rank.ready.state_bytes for rank in replica if rank.ready), default=0)
 
 
 def _lost_microbatches(state: State, microbatches: int) -> int:

@@ -1,5 +1,6 @@
 """What this run has measured of itself, for the recovery policy's predictions."""
 
+from itertools import islice
 from statistics import median
 
 from ...policies.costs import Costs
@@ -8,18 +9,21 @@ from .state import State
 _DEFAULT_MICROBATCH_S = 1.0
 # Enough to smooth over a slow recovery, few enough to follow a change.
 _NEWEST = 8
+# So many ranks say as much as all of a large world.
+_ENOUGH = 1000
 
 
 def costs(state: State) -> Costs:
     """Measured times where there are any, orders of magnitude elsewhere."""
-    computed = sum(rank.computed for rank in state.ranks.values() if rank.busy > 0)
-    busy = sum(rank.busy for rank in state.ranks.values())
+    some = tuple(islice(state.ranks.values(), _ENOUGH))
+    computed = sum(rank.computed for rank in some if rank.busy > 0)
+    busy = sum(rank.busy for rank in some)
     microbatch = busy / computed if computed and busy else _DEFAULT_MICROBATCH_S
     step = 0.0
     if state.record is not None and computed:
         step = max(0.0, state.record.seconds - microbatch * -(-state.record.microbatches // max(1, state.record.world)))
     phases = [record.phases for record in state.recoveries[-_NEWEST:]]
-    starts = [rank.start_s for rank in state.ranks.values() if rank.start_s > 0]
+    starts = [rank.start_s for rank in some if rank.start_s > 0]
     usual = Costs(microbatch)
     return Costs(
         microbatch,
