@@ -137,7 +137,7 @@ class ElasticTrainer:
     def _driver(self) -> Driver:
         if self._kind is ClusterKind.LOCAL:
             return LocalDriver()
-        connect_ray(self._scaling, self._address)
+        connect_ray(self._scaling, self._address, self._elastic.spares)
         return RayDriver()
 
     def _pickled(self) -> bytes:
@@ -159,7 +159,7 @@ def _refuse_what_cannot_travel(callbacks: Any) -> None:
         raise ConfigError(f"RunConfig.callbacks cannot be sent to the controller: {error}") from error
 
 
-def connect_ray(scaling: Scaling, address: str | None) -> None:
+def connect_ray(scaling: Scaling, address: str | None, spares: int = 0) -> None:
     """Connect to Ray: to ``address``, to RAY_ADDRESS, or to a cluster made here with room for every rank.
 
     What ranks print stays in Ray's logs; call ``ray.init`` before to have it otherwise.
@@ -172,7 +172,7 @@ def connect_ray(scaling: Scaling, address: str | None) -> None:
     if address:
         join_ray(address)
         return
-    start_ray(max(float(os.cpu_count() or 1), scaling.max_ranks * scaling.cpus_per_rank))
+    start_ray(max(float(os.cpu_count() or 1), (scaling.max_ranks + spares) * scaling.cpus_per_rank))
 
 
 def _result(state: RunState, folder: str | None) -> Any:
