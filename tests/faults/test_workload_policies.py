@@ -135,12 +135,14 @@ def test_a_major_that_dies_with_its_shadow_is_computed_again(plain: Outcome, tmp
     assert {index for recovery in outcome.state.recoveries for index in recovery.lost_microbatches} == {0, 1}
 
 
-def test_two_majors_that_die_at_once_are_both_replaced(plain: Outcome, tmp_path: Path) -> None:
-    faults = [Fault(STEP, replica, point=FaultPoint.BEFORE_VOTE) for replica in (0, 1)]
-    outcome = run(tmp_path, 6, "versatile", faults)
+@pytest.mark.parametrize("ranks", [5, 6, 7])
+def test_majors_that_die_at_once_are_all_replaced(ranks: int, plain: Outcome, tmp_path: Path) -> None:
+    faults = [Fault(STEP, replica, point=FaultPoint.BEFORE_VOTE) for replica in range(ranks - 4)]
+    outcome = run(tmp_path, ranks, "versatile", faults)
     assert_as_plain(outcome, plain)
     assert all(recovery.lost_microbatches == () for recovery in outcome.state.recoveries)
-    assert [decided_by(outcome, replica)[STEP] for replica in (4, 5)] == [[0, 1], [2, 3]]
+    shares = [decided_by(outcome, replica)[STEP] for replica in range(4, ranks)]
+    assert shares == [[0, 1], [2, 3], [4, 5]][: ranks - 4]
 
 
 def test_a_shadow_that_is_let_go_begins_anew_and_helps(plain: Outcome, tmp_path: Path) -> None:
