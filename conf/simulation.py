@@ -142,6 +142,7 @@ class PolicyKeys:
         patience: seconds that training may wait for capacity in all.
         spares: parked ranks beside the members.
         replace: whether every lost rank is asked for anew.
+        quarantine: whether nodes that fail again and again are kept out.
         checkpoint_every: steps between checkpoints; 0 takes none.
         snapshot_every: steps between snapshots in vaults; 0 takes none.
     """
@@ -152,6 +153,7 @@ class PolicyKeys:
     patience: float = 600.0
     spares: int = 0
     replace: bool = False
+    quarantine: bool = True
     checkpoint_every: int = 0
     snapshot_every: int = 0
 

@@ -4,13 +4,11 @@ Ranks, group and cluster are simulated. What happens to the world is decided by 
 from the messages that real ranks would send. Time jumps from event to event: undisturbed training costs nothing.
 """
 
-import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from collections.abc import Iterable, Iterator
 
-from ...actors.messages import Finished, Heartbeat, Joined, Open, Prepare, Release, Report, Resumed
+from ...actors.messages import Finished, Heartbeat, Joined, Open, Prepare, Release, Resumed
 from ...conf.simulation import Simulation
 from ...policies.recovery import RecoveryPolicy
 from ...policies.workload import WorkloadPolicy
@@ -21,9 +19,10 @@ from ..machine.transition import advance
 from ..view import Phase
 from .failures import Failure, What, failures
 from .fleet import Fleet
-from .joining import arrivals, first_words
 from .outcome import Outcome
+from .sayings import arrivals, first_words, reports
 from .settings import Remembering, recovery_of, saves_of, settings_of, workload_of
+from .timeline import Timeline
 from .training import Training
 
 # A deadline has passed only after it.
@@ -45,7 +44,7 @@ class Engine:
         self.simulation = simulation
         fleet, costs = simulation.fleet, simulation.costs
         self.costs = costs
-        self.now = 0.0
+        self.time = Timeline()
         self.heard = 0
         policy = workload or workload_of(simulation)
         self.recovery = Remembering(recovery or recovery_of(simulation))
@@ -57,8 +56,6 @@ class Engine:
         self.fewest = fleet.replicas
         self._over = False
         self._inbox: deque[events.Event] = deque()
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = count()
         self._failures: Iterator[Failure] = failures(simulation)
         self._chance = random.Random(f"{simulation.seed} on steps")
         self._places = [
@@ -70,8 +67,6 @@ class Engine:
         self._resumes = False
         # The step at which ranks were last seen.
         self._shown = -1
-        # Plans for what comes next are dropped when something else happens first.
-        self._plans = 0
         self._waiting_since: float | None = None
 
     def run(self) -> Outcome:
@@ -79,53 +74,41 @@ class Engine:
         self._tell(events.Started())
         self._tell(events.StoreOpened("simulated", 1))
         self._await_failure()
-        horizon = self.simulation.seconds
-        while self._queue and not self._over:
-            when, _, happen = heapq.heappop(self._queue)
-            if horizon is not None and when > horizon:
-                break
-            self.now = when
+        while not self._over and (happen := self.time.next(self.simulation.seconds)) is not None:
             happen()
-        if not self._over and horizon is not None:
-            self.now = horizon
         self._clock_waiting(waits=False)
         self.training.end(self.now)
         return Outcome.of(self)
 
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.time.now
+
     # --- time
-
-    def _at(self, when: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (max(when, self.now), next(self._sequence), happen))
-
-    def _planned(self, when: float | None, happen: Callable[[], None]) -> None:
-        """Unless something else happens before."""
-        if when is None:
-            return
-        plans = self._plans
-        self._at(when, lambda: happen() if plans == self._plans else None)
 
     def _plan(self) -> None:
         """What comes next if nothing else happens."""
-        self._plans += 1
+        self.time.replan()
         if self._over:
             return
         training, steps = self.training, self.simulation.steps
         if training.world is not None:
-            self._planned(training.commits(), self._commit)
+            self.time.plan(training.commits(), self._commit)
             if steps is not None:
-                self._planned(training.finishes(steps), self._finish)
+                self.time.plan(training.finishes(steps), self._finish)
             if self._places and training.steady:
-                self._planned(training.comes_to(self._places[0], self.now), self._lose_one)
-        self._planned(self._spent(), self._stop)
+                self.time.plan(training.comes_to(self._places[0], self.now), self._lose_one)
+        self.time.plan(self._spent(), self._stop)
         recovery = self.state.recovery
         if recovery is not None and recovery.waiting:
-            self._planned(recovery.deadline + _JUST_AFTER, self._tick)
+            self.time.plan(recovery.deadline + _JUST_AFTER, self._tick)
         if self.state.ask_after > self.now:
-            self._planned(self.state.ask_after + _JUST_AFTER, self._tick)
+            self.time.plan(self.state.ask_after + _JUST_AFTER, self._tick)
         if recovery is None and self._changes_wanted:
-            self._planned(training.takes_up(self.now, self._shown), self._show)
+            self.time.plan(training.takes_up(self.now, self._shown), self._show)
         back = self.fleet.next_repair() if self._unplaced or recovery is not None else None
-        self._planned(back, self._repaired)
+        self.time.plan(back, self._repaired)
 
     def _spent(self) -> float | None:
         """When the GPU-hours that there are will have been spent if nobody comes or goes."""
@@ -150,8 +133,11 @@ class Engine:
     # --- the machine
 
     def _tell(self, event: events.Event) -> None:
-        """Say something to the machine, and carry out what it asks for, until nobody has anything to say."""
         self._inbox.append(event)
+        self._converse()
+
+    def _converse(self) -> None:
+        """Say what there is to say to the machine, and carry out what it asks for, until nobody says anything more."""
         while self._inbox:
             self.heard += 1
             self.state, actions = advance(self.state, self._inbox.popleft(), self.now)
@@ -162,6 +148,7 @@ class Engine:
 
     def _carry_out(self, actions: Iterable[events.Action]) -> None:
         reporting: list[str] = []
+        room = self.fleet.alive
         for action in actions:
             match action:
                 case events.Send(name, Prepare()):
@@ -175,6 +162,8 @@ class Engine:
                     self._start(action.incarnation, action.avoid)
                 case events.EndRun():
                     self._over = True
+        if self.fleet.alive > room and self.training.world is not None:
+            self._inbox.append(self._room)
         if reporting:
             self._report(reporting)
 
@@ -185,28 +174,9 @@ class Engine:
         assert recovery is not None
         self.training.interrupt(self.now)
         at = self.training.standing(self.now)
-        position, work = Position(at.step), self._work if at.begun else None
-        facts = {}
-        for replica, share in at.shares.items():
-            here = share.at(self.now)
-            facts[replica] = here.done, frozenset(here.queue), here.repeats
-        nothing = frozenset[int](), frozenset[int](), None
-        for name in members:
-            member = world.member(name)
-            if name not in self.fleet.slots or member is None:
-                continue
-            done, owed, repeats = facts.get(member.seat.replica, nothing)
-            report = Report(
-                name,
-                world.generation,
-                position,
-                done,
-                owed,
-                work=work,
-                repeats=repeats,
-                promised=recovery.generation,
-            )
-            self._inbox.append(events.Heard(name, report))
+        living = (name for name in members if name in self.fleet.slots)
+        for report in reports(living, world, recovery.generation, at, self._work, self.now):
+            self._inbox.append(events.Heard(report.incarnation, report))
 
     def _open(self, message: Open) -> None:
         """The members build their group, newcomers get their state, and the step goes on."""
@@ -226,7 +196,7 @@ class Engine:
         self._resumes = True
         self._pace()
         generation = message.world.generation
-        self._at(built, lambda: self._built(generation))
+        self.time.at(built, lambda: self._built(generation))
 
     def _built(self, generation: Generation) -> None:
         world = self.training.world
@@ -263,16 +233,16 @@ class Engine:
         for message in messages:
             if message.incarnation in living:
                 self._inbox.append(events.Heard(message.incarnation, message))
-        if self._inbox:
-            self._tell(self._inbox.popleft())
+        self._converse()
 
     def _inform(self) -> None:
         """Before the machine decides, it hears what it would have heard in the meantime."""
-        world = self.training.world
-        if world is None:
-            return
         self._inbox.extend(events.Saved(source, step) for source, step in self.training.saved.items())
-        self._inbox.append(events.Room(self.fleet.free(self.now) // world.ranks_per_replica))
+        self._inbox.append(self._room)
+
+    @property
+    def _room(self) -> events.Room:
+        return events.Room(self.fleet.free(self.now) // self.simulation.fleet.ranks_per_replica)
 
     def _show(self) -> None:
         """Heartbeats tell that training has come to a step."""
@@ -284,8 +254,7 @@ class Engine:
         for name in shown if self.state.leaving else shown[:1]:
             beat = Heartbeat(name, Position(at.step), "training", work=self._work if at.begun else None)
             self._inbox.append(events.Heard(name, beat))
-        if self._inbox:
-            self._tell(self._inbox.popleft())
+        self._converse()
 
     def _tick(self) -> None:
         self._tell(events.Tick())
@@ -308,7 +277,7 @@ class Engine:
             return
         # The clock runs from the first generation on.
         took = 0.0 if self.training.world is None else self.costs.restart
-        self._at(self.now + took, lambda: self._ready(name, slot))
+        self.time.at(self.now + took, lambda: self._ready(name, slot))
         if self.training.world is None:
             for event in first_words(name, self.fleet.node_of(slot), self.simulation):
                 self._inbox.append(event)
@@ -316,7 +285,7 @@ class Engine:
     def _ready(self, name: str, slot: int) -> None:
         if self.fleet.slots.get(name) == slot and self.state.ranks[name].ready is None:
             self._inbox.extend(first_words(name, self.fleet.node_of(slot), self.simulation))
-            self._tell(self._inbox.popleft())
+            self._converse()
 
     def _repaired(self) -> None:
         """Slots have come back."""
@@ -341,7 +310,7 @@ class Engine:
     def _await_failure(self) -> None:
         failure = next(self._failures, None)
         if failure is not None:
-            self._at(failure.at, lambda: self._fail(failure))
+            self.time.at(failure.at, lambda: self._fail(failure))
 
     def _fail(self, failure: Failure) -> None:
         self._await_failure()
@@ -371,7 +340,7 @@ class Engine:
         for name in ended:
             self._slow.pop(name, None)
         lost_nodes = () if failure.what is What.RANK else sorted(nodes)
-        self._at(self.now + self.costs.detect, lambda: self._notice(ended, lost_nodes, failure.source))
+        self.time.at(self.now + self.costs.detect, lambda: self._notice(ended, lost_nodes, failure.source))
         self._plan()
 
     def _notice(self, ended: Iterable[str], nodes: Iterable[str], cause: str) -> None:
@@ -380,14 +349,14 @@ class Engine:
             self._inbox.append(events.NodeLost(node, cause))
         for name in ended:
             self._inbox.append(events.Ended(name, cause))
-        self._tell(self._inbox.popleft())
+        self._converse()
 
     def _slow_down(self, failure: Failure) -> None:
         name = self.fleet.name_of(failure.target)
         if name is not None:
             self.failures[failure.source] += 1
             self._slow[name] = failure.factor
-            self._at(self.now + failure.seconds, lambda: self._speed_up(name))
+            self.time.at(self.now + failure.seconds, lambda: self._speed_up(name))
             self._pace()
             self._plan()
 

@@ -1,12 +1,13 @@
 """The machine's settings, and the policies, of a simulation."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ...conf.elastic import Timeouts
 from ...conf.errors import ConfigError
 from ...conf.simulation import Simulation
 from ...policies.costs import Costs
+from ...policies.quarantine import Quarantine
 from ...policies.recovery import RecoveryDecision, RecoveryPolicy, recovery_policy
 from ...policies.remedies import LossFacts
 from ...policies.workload import WorkloadPolicy, workload_policy
@@ -35,7 +36,6 @@ class Remembering:
 
     policy: RecoveryPolicy
     last: str = ""
-    reasons: list[str] = field(default_factory=list)
 
     def given(self, costs: Costs) -> "Remembering":
         """The costs are what the simulation says that policies believe, not what was measured."""
@@ -64,6 +64,7 @@ def settings_of(simulation: Simulation, workload: WorkloadPolicy, recovery: Any)
         replaces=policies.replace,
         lives="+",
         replacement=fleet.repair,
+        quarantine=Quarantine() if policies.quarantine else Quarantine(share=0.0),
     )
 
 

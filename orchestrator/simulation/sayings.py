@@ -1,12 +1,13 @@
-"""What a rank says before its first generation, and when those that come into a world can begin."""
+"""What simulated ranks say, and when those that come into a world can begin."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ...actors.messages import Hello, Open, Ready
+from ...actors.messages import Hello, Open, Ready, Report
 from ...conf.simulation import SimulatedCosts, Simulation
-from ...policies.world import World
+from ...policies.world import Generation, Position, Work, World
 from ..machine import events
+from .training import Standing
 
 # Of a run that ends by the clock.
 _ENDLESS = 10**12
@@ -17,6 +18,33 @@ def first_words(name: str, node: str, simulation: Simulation) -> Iterable[events
     steps = simulation.steps or _ENDLESS
     ready = Ready(name, {}, steps, state_bytes=int(simulation.costs.state_bytes))
     return events.Heard(name, Hello(name, 1, node)), events.Heard(name, ready)
+
+
+def reports(
+    members: Iterable[str], world: World, promised: Generation, at: Standing, work: Work, now: float
+) -> Iterator[Report]:
+    """Every one of these members promises, and says what its replica has."""
+    facts = {}
+    for replica, share in at.shares.items():
+        here = share.at(now)
+        facts[replica] = here.done, frozenset(here.queue), here.repeats
+    nothing = frozenset[int](), frozenset[int](), None
+    position, under_way = Position(at.step), work if at.begun else None
+    for name in members:
+        member = world.member(name)
+        if member is None:
+            continue
+        done, owed, repeats = facts.get(member.seat.replica, nothing)
+        yield Report(
+            name,
+            world.generation,
+            position,
+            done,
+            owed,
+            work=under_way,
+            repeats=repeats,
+            promised=promised,
+        )
 
 
 def arrivals(message: Open, costs: SimulatedCosts, now: float, before: World) -> dict[int, float]:
