@@ -41,13 +41,16 @@ class Chaos:
         """Whether a fault would strike here and now."""
         return self._due(point) is not None
 
-    def at(self, point: FaultPoint, evidence: str = "") -> None:
+    def at(self, point: FaultPoint, evidence: str = "", step: int | None = None) -> None:
         """Strike if a fault is planned here and now.
+
+        Args:
+            step: which this is about, if that is not the one under way.
 
         Raises:
             PlannedError: for the kind ``exception``.
         """
-        fault = self._due(point)
+        fault = self._due(point, step)
         if fault is None:
             return
         self._planned.remove(fault)
@@ -56,8 +59,9 @@ class Chaos:
             raise PlannedError(f"planned: {fault}")
         os.kill(os.getpid(), signal.SIGKILL if fault.kind is FaultKind.SIGKILL else signal.SIGSTOP)
 
-    def _due(self, point: FaultPoint) -> Fault | None:
+    def _due(self, point: FaultPoint, step: int | None = None) -> Fault | None:
+        now = self.step if step is None else step
         for fault in self._planned:
-            if fault.point == point and fault.step == self.step and fault.microbatch in (None, self.ordinal):
+            if fault.point == point and fault.step == now and fault.microbatch in (None, self.ordinal):
                 return fault
         return None

@@ -227,11 +227,33 @@ class FaultFired:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A part of a saved state is written to storage, durably; or will not be, because of ``problem``.
+
+    Attributes:
+        step: optimizer steps that the state has taken.
+        generation: of the group that committed the last of them: its members divide the state among them.
+        part: which it is, of ``parts``.
+        file: its name in the folder of that step; ``bytes`` long, with this SHA-256.
+    """
+
+    incarnation: str
+    step: int
+    generation: Generation
+    part: int
+    parts: int
+    file: str = ""
+    bytes: int = 0
+    sha256: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class DriverHello:
     """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
 
 
-FromRank = Hello | Ready | Serving | Heartbeat | Report | Joined | Resumed | Raised | Finished | FaultFired
+FromRank = Hello | Ready | Serving | Heartbeat | Report | Joined | Resumed | Raised | Finished | FaultFired | Stored
 
 
 # --- from the controller to a rank

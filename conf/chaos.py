@@ -24,6 +24,7 @@ class FaultPoint(StrEnum):
     IN_REBUILD = "in_rebuild"
     IN_RESTORE = "in_restore"
     IN_EXTENSION = "in_extension"
+    IN_SNAPSHOT = "in_snapshot"
 
 
 class FaultKind(StrEnum):

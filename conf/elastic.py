@@ -104,6 +104,8 @@ class ElasticConfig:
         patience: how many seconds a run may wait for capacity while it has fewer ranks than its minimum.
         replace: whether another rank is asked for in the place of each that is lost; it joins when it is ready. Below
             the minimum that is done in any case.
+        checkpoint_every: steps from one checkpoint on storage to the next; the last step always has one. 0 makes none.
+        keep: checkpoints that stay on storage.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
@@ -126,6 +128,8 @@ class ElasticConfig:
     recovery_horizon: float = 600.0
     patience: float = 600.0
     replace: bool = True
+    checkpoint_every: int = 0
+    keep: int = 2
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
     on_poison: OnTrouble | str = OnTrouble.STOP
     buffers: Buffers | str = Buffers.REFUSE
@@ -145,7 +149,7 @@ class ElasticConfig:
             BatchSchedule.of(held)
         except ValueError as error:
             raise ConfigError(f"elastic.microbatches_per_step: {error}") from None
-        for name, low in (("ranks_per_replica", 1), ("spares", 0)):
+        for name, low in (("ranks_per_replica", 1), ("spares", 0), ("checkpoint_every", 0), ("keep", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ConfigError(f"elastic.{name}={value!r} must be a whole number of at least {low}")

@@ -56,3 +56,7 @@ class CommunicatorError(EverstepError):
 
 class HandoverError(EverstepError):
     """A rank could not take the state that another one has; another spare may."""
+
+
+class SavedStateError(EverstepError):
+    """A saved state is not whole, or the storage where it lies cannot be used."""

@@ -5,18 +5,21 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from ..actors.messages import StepRecord
+from ..actors.messages import StepRecord, Stored
+from .checkpoints import Checkpoints
 from .cluster import Cluster
 from .journal import Journal
 from .machine.events import (
     Action,
     EndRun,
     Event,
+    Heard,
     KillRank,
     NodeDraining,
     Publish,
     Record,
     Resize,
+    Saved,
     Send,
     Started,
     StartRank,
@@ -26,6 +29,7 @@ from .machine.events import (
     Warned,
 )
 from .machine.look import failures, look
+from .machine.resuming import identity
 from .machine.state import Settings, State
 from .machine.transition import advance
 from .records.publisher import Publisher
@@ -43,14 +47,23 @@ class Controller:
         cluster: where ranks live.
         journal: what happened.
         sinks: what takes the records of steps.
+        checkpoints: of the run, if it has a storage.
     """
 
-    def __init__(self, settings: Settings, cluster: Cluster, journal: Journal, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        journal: Journal,
+        sinks: Sequence[Sink] = (),
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
         self._state = State(settings)
         self._cluster = cluster
         self._journal = journal
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._publisher = Publisher(sinks, self._warn)
+        self._checkpoints = checkpoints
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
         self.leftovers: list[str] = []
@@ -86,9 +99,13 @@ class Controller:
     async def run(self) -> RunState:
         """From the first rank's start to the last one's end."""
         self._loop = asyncio.get_running_loop()
+        found = await asyncio.to_thread(self._checkpoints.newest) if self._checkpoints is not None else None
         host, port = await self._cluster.open(self._events.put_nowait)
         self._events.put_nowait(StoreOpened(host, port))
-        self._handle(Started())
+        if found is not None:
+            self._handle(found)
+        if not self._over:
+            self._handle(Started())
         ticking = asyncio.create_task(self._tick())
         try:
             while not self._over:
@@ -96,6 +113,8 @@ class Controller:
         finally:
             ticking.cancel()
             self.leftovers = await self._cluster.close(CLOSE_TIMEOUT_S)
+            if self._checkpoints is not None:
+                await asyncio.to_thread(self._checkpoints.close, CLOSE_TIMEOUT_S)
             await asyncio.to_thread(self._publisher.close, failures(self._state), CLOSE_TIMEOUT_S)
             self._hear_last_warnings()
             self._journal.close()
@@ -113,18 +132,25 @@ class Controller:
             last = now
 
     def _warn(self, text: str) -> None:
+        self._tell(Warned(text))
+
+    def _tell(self, event: Event) -> None:
         """From any thread; the last words of a sink may come after the end of the loop."""
         with contextlib.suppress(RuntimeError):
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._events.put_nowait, Warned(text))
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def _hear_last_warnings(self) -> None:
         while not self._events.empty():
             event = self._events.get_nowait()
-            if isinstance(event, Warned):
+            if isinstance(event, Warned | Saved):
                 self._handle(event)
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, Heard) and isinstance(event.message, Stored):
+            if self._checkpoints is not None:
+                self._checkpoints.stored(event.message, identity(self._state), self._tell)
+            return
         self._state, actions = advance(self._state, event, time.monotonic())
         for action in actions:
             self._carry_out(action)

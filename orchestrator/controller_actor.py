@@ -49,7 +49,8 @@ class ControllerActor:
         plan = self._plan
         self._cluster = RayCluster(plan.program(), plan.scaling, plan.runtime_env)
         journal = Journal(plan.journal)
-        self._controller = Controller(plan.settings(self._term), self._cluster, journal, plan.sinks())
+        settings = plan.settings(self._term)
+        self._controller = Controller(settings, self._cluster, journal, plan.sinks(), plan.checkpoints())
         asyncio.get_running_loop().call_later(plan.elastic.timeouts.start, self._end_untied)
         try:
             state = await self._controller.run()

@@ -35,7 +35,8 @@ class LocalDriver:
         from .local_cluster import LocalCluster
 
         cluster = LocalCluster(plan.program())
-        controller = Controller(plan.settings(term=1), cluster, Journal(plan.journal), plan.sinks())
+        settings, journal = plan.settings(term=1), Journal(plan.journal)
+        controller = Controller(settings, cluster, journal, plan.sinks(), plan.checkpoints())
         loop = asyncio.new_event_loop()
         future = asyncio.run_coroutine_threadsafe(controller.run(), loop)
         thread = threading.Thread(target=loop.run_forever, name="everstep-controller", daemon=True)

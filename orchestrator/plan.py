@@ -13,6 +13,7 @@ from ..conf.scaling import Scaling
 from ..policies.recovery import recovery_policy
 from ..policies.workload import workload_policy
 from ..policies.world import Seat
+from .checkpoints import FOLDER, Checkpoints
 from .cluster import Program
 from .machine.state import Settings
 from .records import json_lines, tensorboard
@@ -89,6 +90,7 @@ class RunPlan:
             threads=max(1, int(self.scaling.cpus_per_rank)),
             trace=self.trace,
             weight_unit=self.weight_unit,
+            saved=self.saved,
         )
         return Program(self.train, template)
 
@@ -98,6 +100,17 @@ class RunPlan:
         if self.folder:
             files = [JsonLines(Path(self.folder, json_lines.FILE)), TensorBoard(Path(self.folder, tensorboard.FOLDER))]
         return [*files, *(Callback(callback, self.run_context) for callback in self.callbacks)]
+
+    def checkpoints(self) -> Checkpoints | None:
+        """Those of this run, made anew; None if it has no folder."""
+        if self.saved is None:
+            return None
+        return Checkpoints(self.run, self.saved, self.elastic.keep, self.elastic.schedule)
+
+    @property
+    def saved(self) -> str | None:
+        """Where checkpoints lie."""
+        return str(Path(self.folder, FOLDER)) if self.folder else None
 
     @property
     def journal(self) -> Path | None:

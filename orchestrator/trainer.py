@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..conf.run import ClusterKind, RunFile, check
 from ..conf.scaling import Scaling
 from ..conf.train_types import RunSettings, read_run_config, read_scaling_config
 from . import strict_json
+from .checkpoints import FOLDER, newest_folder
 from .connect import join_ray, start_ray
 from .drivers import Driver, LocalDriver, OnState, RayDriver
 from .plan import RunPlan
@@ -99,6 +101,11 @@ class ElasticTrainer:
         self._weight_unit = weight_unit
         self._run_context = context
         self._name = settings.name or f"everstep-{uuid.uuid4().hex[:8]}"
+        if elastic.checkpoint_every and settings.storage_path is None:
+            raise ConfigError(
+                f"elastic.checkpoint_every={elastic.checkpoint_every} needs a storage_path to keep checkpoints in; set "
+                "one, or set it to 0"
+            )
         self._folder = _folder(settings.storage_path, self._name)
 
     def fit(self, on_state: OnState | None = None) -> Any:
@@ -185,7 +192,21 @@ def _result(state: RunState, folder: str | None) -> Any:
     }
     if folder is not None:
         Path(folder, "metrics.json").write_text(strict_json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
-    return Result(metrics=metrics, checkpoint=None, error=None, path=folder or "", metrics_dataframe=_steps_of(folder))
+    return Result(
+        metrics=metrics,
+        checkpoint=_checkpoint(folder),
+        error=None,
+        path=folder or "",
+        metrics_dataframe=_steps_of(folder),
+    )
+
+
+def _checkpoint(folder: str | None) -> Any:
+    """The newest checkpoint in a run's folder, None if there is none."""
+    from ray.train import Checkpoint
+
+    newest = newest_folder(str(Path(folder, FOLDER))) if folder else None
+    return Checkpoint(newest) if newest else None
 
 
 def _steps_of(folder: str | None) -> Any:
@@ -211,6 +232,8 @@ def _folder(storage_path: str | None, name: str) -> str | None:
     folder = Path(storage_path).expanduser().resolve() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise ConfigError(f"storage_path={storage_path!r} cannot be written: {error.strerror}") from None
     return str(folder)

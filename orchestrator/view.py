@@ -86,6 +86,7 @@ class RunState:
         model_flops_per_s: model FLOPs per second of late, of all ranks together; None if nobody knows.
         first_cause: the first failure of the run, None while there was none.
         decision: how the last loss was answered, and why, in one line.
+        resumed: what the run went on from, in one line; empty if it began anew.
         target: replicas that there should be.
         parked: ranks that are ready and no members: spares, and those that are still to join.
         recoveries: finished recoveries, oldest first.
@@ -111,6 +112,7 @@ class RunState:
     model_flops_per_s: float | None = None
     first_cause: str | None = None
     decision: str = ""
+    resumed: str = ""
     target: int = 0
     parked: int = 0
     recoveries: tuple[RecoveryRecord, ...] = ()

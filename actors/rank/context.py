@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...conf.chaos import FaultPoint
 from ...conf.elastic import Buffers as BufferMode
 from ...conf.elastic import ElasticConfig, OnTrouble, Reduction
-from ...conf.errors import LoopError
+from ...conf.errors import LoopError, SavedStateError
 from ...policies.world import Seat
-from ..messages import Heartbeat, Ready
+from ..messages import Heartbeat, Ready, Restore
 from . import rehearsal
 from .buffers import Buffers
 from .data import Loader, Microbatches
@@ -26,9 +27,11 @@ from .loop import Machinery, Step
 from .order import mix
 from .portable import Portable, State
 from .recorder import Recorder, estimated_flops
-from .rng import seed_everything
+from .restore import read
+from .rng import seed_everything, set_streams, streams
 from .run import Evaluations, Run
 from .signature import state_sha256, tensor_sha256, weights_sha256
+from .snapshots import Saved
 from .state import guard, named_objects, named_tensors, refuse_running_statistics
 from .training import Training
 
@@ -52,7 +55,13 @@ class RankContext:
     """
 
     def __init__(
-        self, process: "RankProcess", config: Any, elastic: ElasticConfig, seat: Seat | None, device: torch.device
+        self,
+        process: "RankProcess",
+        config: Any,
+        elastic: ElasticConfig,
+        seat: Seat | None,
+        device: torch.device,
+        before: "RankContext | None" = None,
     ):
         self._process = process
         self._elastic = elastic
@@ -60,11 +69,16 @@ class RankContext:
         self._engine: Engine | None = None
         self._gradients: GradientSum | None = None
         self._portable: Portable | None = None
+        self._buffers: Buffers | None = None
         self._models: dict[str, nn.Module] = {}
         self._kept: dict[str, Any] = {}
         self._recorder: Recorder | None = None
+        self._loss = math.nan
+        self._streams: Mapping[str, Any] | None = None
         self.progress = Progress()
-        self.history = History()
+        # Of the calls of the training function before this one.
+        self._computed, self._busy = (before.computed, before.busy) if before else (0, 0.0)
+        self.history: History = before.history if before else History()
         self.config = config
         self.device = device
         self._seat = seat
@@ -116,7 +130,7 @@ class RankContext:
         }
         if elastic.buffers is BufferMode.REFUSE:
             refuse_running_statistics(self._models)
-        buffers = Buffers(self._models, BufferMode(elastic.buffers))
+        buffers = self._buffers = Buffers(self._models, BufferMode(elastic.buffers))
         parameters = self._trained(buffers)
         gradients = GradientSum(
             parameters,
@@ -149,6 +163,7 @@ class RankContext:
                     "microbatch size": str(data.size),
                     "trained parameters": str(len(parameters)),
                     "optimizers, schedulers and extra": state_sha256(self._kept),
+                    "seed": str(elastic.seed),
                 },
                 self._portable.nbytes,
             )
@@ -180,6 +195,7 @@ class RankContext:
             process.chaos,
             elastic.seed,
             training,
+            process.snapshots.settle if process.snapshots else lambda: None,
         )
         probe = elastic.probe and elastic.reduction is Reduction.EXACT
         self._run = Run(
@@ -193,6 +209,7 @@ class RankContext:
             self._enter_stage,
             first,
             evaluations,
+            self._resume_streams,
         )
         return self._run
 
@@ -210,18 +227,39 @@ class RankContext:
             self.progress.stage = "waiting for the first generation" if self._seat else "parked"
             transaction = process.ledger.await_open(patience)
             self.history.begin(transaction.position.step)
-            if transaction.source is None:
+            if not transaction.lacks:
                 return transaction.position.step, ()
-            generation = transaction.generation
-            assert generation is not None
             self.progress.stage = f"taking the state before step {transaction.position}"
-            deadline = deadline or time.monotonic() + timeouts.recovery
-            state = process.handover.take(generation, deadline)
+            state: State | None
+            if transaction.restore is not None:
+                state = self._restored(transaction.restore)
+            else:
+                generation = transaction.generation
+                assert generation is not None
+                deadline = deadline or time.monotonic() + timeouts.recovery
+                state = process.handover.take(generation, deadline)
             if state is None:
                 continue
             portable.write(state)
             if process.ledger.obtain(transaction.beginning):
                 return transaction.position.step, state.evaluations
+
+    def _restored(self, restore: Restore) -> State:
+        """The saved state that everybody goes back to."""
+        storage = self._process.storage
+        if storage is None:
+            raise SavedStateError(
+                f"step {restore.step} is to be read from {restore.source}, but the run has no storage"
+            )
+        self._process.chaos.at(FaultPoint.IN_RESTORE, f"from {restore.source}", restore.step)
+        saved = read(storage, restore.step)
+        self._loss, self._streams = saved.loss, saved.streams
+        return saved.state
+
+    def _resume_streams(self) -> None:
+        """What is drawn before the first step goes on where it was when the state was saved."""
+        if self._streams is not None:
+            set_streams(self._streams)
 
     def portable_state(self) -> State:
         """What a newcomer takes over, as of the position that training is at."""
@@ -263,12 +301,12 @@ class RankContext:
     @property
     def computed(self) -> int:
         """Microbatches that this rank has computed."""
-        return self._engine.computed if self._engine else 0
+        return self._computed + (self._engine.computed if self._engine else 0)
 
     @property
     def busy(self) -> float:
         """Seconds that these took."""
-        return self._engine.busy if self._engine else 0.0
+        return self._busy + (self._engine.busy if self._engine else 0.0)
 
     def weights_sha256(self) -> str:
         """Of the consolidated state dict of all models."""
@@ -302,8 +340,37 @@ class RankContext:
         world = self._process.ledger.transaction.world
         ranks = len(world.members) if world else 0
         self.history.add(self._recorder.record(step, ranks))
+        self._loss = step.loss
+        self._save(step.number + 1)
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
+
+    def _save(self, step: int) -> None:
+        """Begin to save the state after ``step`` steps, if it is due."""
+        snapshots, run, engine = self._process.snapshots, self._run, self._engine
+        assert run is not None
+        assert engine is not None
+        world = engine.voted_in
+        if snapshots is None or world is None or not snapshots.due(step, run.finished, world):
+            return
+
+        def state() -> Saved:
+            assert self._portable is not None
+            assert self._buffers is not None
+            self._buffers.begin()
+            return Saved(step, self._portable.read(run.before), self._loss, streams())
+
+        snapshots.take(step, world, state)
+
+    @property
+    def loss(self) -> float:
+        """Of the last step that was applied, be it in an earlier life of the run."""
+        return self._loss
+
+    def close(self) -> None:
+        """The training function is called once more, with another context."""
+        if self._run is not None:
+            self._run.close()
 
     def state_sha256(self) -> str:
         """Of optimizers, schedulers and extra."""

@@ -10,14 +10,14 @@ import torch.distributed as dist
 
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Timeouts
-from ...conf.errors import CommunicatorError, EverstepError
+from ...conf.errors import CommunicatorError
 from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..faults import Chaos
 from ..messages import FromRank, Resumed
 from .census import Census, Part
 from .communicator import Communicator
 from .groups import Groups
-from .ledger import Ledger, after
+from .ledger import Ledger, Rewound, after
 from .trace import Trace
 from .transaction import ProtocolError, Transaction, Verdict
 
@@ -108,6 +108,8 @@ class Engine:
         self.computed = 0
         self.busy = 0.0
         self.timing = _Timing()
+        # In which the newest vote was entered here: the same on all who entered it.
+        self.voted_in: World | None = None
 
     def begin(self, unit: Unit) -> None:
         """Come to the next undecided position, with what the user's loop does there."""
@@ -217,6 +219,7 @@ class Engine:
             self._census = census
             if not self._ledger.enter(self.position, generation):
                 raise CommunicatorError(f"generation {generation} was abandoned before the vote")
+            self.voted_in = transaction.world
             self._vote(communicator)
         except CommunicatorError as error:
             self.timing.failed = time.monotonic()
@@ -338,9 +341,8 @@ def _with_state(transaction: Transaction) -> Transaction:
     """The transaction of a rank that holds the state before its position.
 
     Raises:
-        EverstepError: it does not.
+        Rewound: it does not, and begins anew with another one.
     """
-    if not transaction.lacks:
-        return transaction
-    origin = transaction.restore.source if transaction.restore else f"rank {transaction.source}"
-    raise EverstepError(f"to take the state before step {transaction.position} from {origin} is not possible yet")
+    if transaction.lacks:
+        raise Rewound
+    return transaction

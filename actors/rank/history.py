@@ -21,9 +21,11 @@ class History:
         self._wanted = False
 
     def begin(self, step: int) -> None:
-        """The first record will be that of ``step``."""
+        """The next record will be that of ``step``; whatever there was of later ones is void."""
         with self._lock:
             self._next = step
+            while self._records and self._records[-1].step >= step:
+                self._records.pop()
 
     def add(self, record: StepRecord) -> None:
         """Keep the record of the next step, unless the controller has it from another rank already."""

@@ -29,6 +29,10 @@ class Released(BaseException):
     """Nothing more is wanted of this rank: it leaves, out of whatever it is in. No error, so nobody should catch it."""
 
 
+class Rewound(BaseException):
+    """Training goes on from another state: the training function begins anew. No error, so nobody should catch it."""
+
+
 class Ledger:
     """A ``Transaction`` under a lock.
 
@@ -213,6 +217,17 @@ class Ledger:
             held = self._transaction.generation
             if not self._changed.wait_for(lambda: self._transaction.generation != held, timeout):
                 raise RecoveryTimeout(f"a peer's failure should have ended this rank within {timeout:g} s")
+
+    def await_release(self, timeout: float) -> None:
+        """Block until nothing more is wanted of this rank, at most ``timeout`` seconds.
+
+        Raises:
+            Rewound: something is: everybody goes back to a saved state.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._released or self._transaction.lacks, timeout)
+            if self._transaction.lacks and not self._released:
+                raise Rewound
 
     def _await_open(self, timeout: float) -> Transaction:
         started = time.monotonic()

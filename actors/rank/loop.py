@@ -30,6 +30,7 @@ class Machinery:
 
     Attributes:
         training: from the number of a step to its unit of work.
+        before_change: called when a step is decided, before anything of the state is changed by it.
     """
 
     engine: Engine
@@ -39,6 +40,7 @@ class Machinery:
     chaos: Chaos
     seed: int
     training: Callable[[int], Training]
+    before_change: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -144,6 +146,7 @@ class Step:
             verdict, census = settled
             if verdict is Verdict.VOID:
                 continue
+            self._machinery.before_change()
             if verdict is Verdict.SKIP:
                 self._skipped = training.skipped(census)
             else:

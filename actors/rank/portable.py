@@ -61,9 +61,10 @@ class Portable:
 
     def read(self, evaluations: Evaluations = ()) -> State:
         """The state between two steps; also while the second one computes, since that changes nothing of it."""
+        buffers = self._buffers.values
         return State(
-            {name: model.state_dict() for name, model in self._models.items()},
-            self._buffers.values,
+            {name: _still(model.state_dict(), name, buffers) for name, model in self._models.items()},
+            buffers,
             {name: parameter.requires_grad for name, parameter in self._parameters()},
             {name: held.state_dict() for name, held in self._kept.items()},
             dict(self._gradients.known),
@@ -99,6 +100,11 @@ class Portable:
             for prefix, model in self._models.items()
             for name, parameter in model.named_parameters()
         ]
+
+
+def _still(values: Mapping[str, Any], prefix: str, buffers: Mapping[str, Tensor]) -> dict[str, Any]:
+    """A state dict in which buffers have the values that the step began with: a forward changes them for a while."""
+    return {name: buffers.get(f"{prefix}.{name}" if prefix else name, value) for name, value in values.items()}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:

@@ -33,15 +33,17 @@ from ..messages import (
     Release,
     ToRank,
 )
+from ..saved.storage import Storage
 from .communicator import Communicator, build
 from .context import RankContext
 from .environment import fingerprint, prepare, yield_to_control
 from .groups import Groups
 from .handover import Handover
-from .ledger import Ledger, Released
+from .ledger import Ledger, Released, Rewound
 from .order import mix
 from .rendezvous import StoreClients
 from .rng import seed_everything
+from .snapshots import Snapshots
 from .spec import RankSpec
 from .state import refuse_scalers
 from .trace import Trace
@@ -79,7 +81,12 @@ class RankProcess:
             workload_policy(spec.elastic.workload, spec.max_world // spec.elastic.ranks_per_replica),
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
-        self.context = RankContext(self, spec.config, spec.elastic, spec.seat, self.device)
+        self.storage = Storage(spec.saved) if spec.saved else None
+        self.snapshots: Snapshots | None = None
+        if self.storage is not None and spec.elastic.checkpoint_every:
+            every = spec.elastic.checkpoint_every
+            self.snapshots = Snapshots(spec.incarnation, self.storage, every, self.device, self.link.send, self.chaos)
+        self.context = self._fresh_context()
         self.handover = Handover(
             self.ledger,
             self._clients,
@@ -87,7 +94,7 @@ class RankProcess:
             spec.token,
             timeouts,
             self.chaos,
-            self.context.portable_state,
+            lambda: self.context.portable_state(),
         )
         self.trace = Trace(spec.trace, spec.incarnation)
 
@@ -97,23 +104,38 @@ class RankProcess:
         self.link.send(Hello(self.incarnation, os.getpid(), spec.node, fingerprint(self.device)))
         self.link.start()
         self.link.beat(spec.elastic.timeouts.heartbeat_interval, self._heartbeat)
-        seed_everything(mix(spec.elastic.seed))
         yield_to_control()
         try:
-            train(self.context)
-            self._finish()
+            while not self._trained(train):
+                self.context.close()
+                self.context = self._fresh_context(self.context)
         except Released:
             # Whatever it has recorded, those who stay have too.
             pass
         except BaseException as error:
             self.link.send(self.context.heartbeat(last=True))
             self.link.send(self._raised(error))
-        else:
             self._finished = True
-            # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
-            self._released.wait(spec.elastic.timeouts.finish + spec.elastic.timeouts.recovery)
         self.groups.leave()
         self.link.close()
+
+    def _trained(self, train: TrainFunction) -> bool:
+        """Call the training function, and stay until nothing more is wanted; False if it is to be called again."""
+        seed_everything(mix(self._spec.elastic.seed))
+        try:
+            train(self.context)
+            self._finish()
+            self._finished = True
+            # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
+            self.ledger.await_release(self._spec.elastic.timeouts.finish + self._spec.elastic.timeouts.recovery)
+        except Rewound:
+            self._finished = False
+            return False
+        return True
+
+    def _fresh_context(self, before: RankContext | None = None) -> RankContext:
+        spec = self._spec
+        return RankContext(self, spec.config, spec.elastic, spec.seat, self.device, before)
 
     def _finish(self) -> None:
         run = self.context.run
@@ -124,14 +146,15 @@ class RankProcess:
                 f"the training function left the step loop at step {run.applied + 1} of {run.steps}: a lone break or "
                 "return would leave the other ranks waiting"
             )
-        step = run.current
-        assert step is not None
+        if self.snapshots is not None:
+            # The last state is worth some waiting; what cannot be written was told of.
+            self.snapshots.finish(self._spec.elastic.timeouts.finish / 2)
         self.link.send(self.context.heartbeat(last=True))
         self.link.send(
             Finished(
                 self.incarnation,
                 self.context.weights_sha256(),
-                step.loss,
+                self.context.loss,
                 run.applied + 1,
                 self.context.computed,
                 self.context.metrics(),

@@ -30,6 +30,7 @@ class Run:
         probe: whether step 0 begins with a microbatch that all members compute alike.
         first: the step with which this rank begins.
         evaluations: what was evaluated before step 0, if this rank begins later: it is told the results again.
+        on_begin: called before the first step is handed out.
 
     Attributes:
         steps: optimizer steps in all, if nobody stops the run before.
@@ -47,6 +48,7 @@ class Run:
         on_stage: Callable[[str], None] = lambda stage: None,
         first: int = 0,
         evaluations: Evaluations = (),
+        on_begin: Callable[[], None] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._machinery = machinery
@@ -54,6 +56,7 @@ class Run:
         self._device = device
         self._on_applied = on_applied
         self._on_stage = on_stage
+        self._on_begin = on_begin
         self._loaders: WeakKeyDictionary[Microbatches, Loader] = WeakKeyDictionary()
         self._stop = False
         self._stopped = False
@@ -90,6 +93,7 @@ class Run:
         if self._inside:
             raise LoopError("`for step in run` was begun twice: one run has one step loop")
         self._inside = True
+        self._on_begin()
         while not self.finished:
             number = self.applied + 1
             probe, last = self._probe and number == 0, number == self.steps - 1
@@ -149,6 +153,11 @@ class Run:
         if not self._inside:
             self.before = (*self.before, numbers)
         return dict(numbers)
+
+    def close(self) -> None:
+        """End all workers: the run goes on with another object."""
+        for loader in (self._machinery.loader, *self._loaders.values()):
+            loader.close()
 
     def _loader(self, data: Microbatches) -> Loader:
         """The same for each evaluation of the same data, so that workers are started once; it ends with the data."""

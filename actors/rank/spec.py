@@ -18,6 +18,7 @@ class RankSpec:
         max_world: ranks that the run starts with; a larger world reduces too, with one more copy.
         weight_unit: what the weights of losses count.
         trace: folder for the lines of ``Trace``, None for none.
+        saved: where checkpoints lie, as ``Storage`` reads it; None if there are none.
     """
 
     run: str
@@ -33,6 +34,7 @@ class RankSpec:
     threads: int = 1
     weight_unit: str = "weight"
     trace: str | None = None
+    saved: str | None = None
 
     @property
     def number(self) -> int:

@@ -8,7 +8,7 @@ import io
 import pickle
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -81,8 +81,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, value: Any) -> Any:
         if type(value) not in (Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_quantized:
             return None
-        memory = value.untyped_storage().data_ptr(), value.storage_offset(), value.stride()
-        key = memory, value.dtype, value.shape, value.device
+        key = memory_of(value)
         if key not in self._places:
             self._places[key] = len(self.tensors)
             self.tensors.append(value.detach())
@@ -103,6 +102,39 @@ class _Unpacker(pickle.Unpickler):
         return self.tensors[number]
 
 
+class _Filler(_Unpacker):
+    """Makes each tensor from its bytes, in memory of its own."""
+
+    def __init__(self, file: io.BytesIO, raw: Sequence[Tensor]) -> None:
+        super().__init__(file)
+        self._raw = raw
+
+    def persistent_load(self, place: Any) -> Tensor:
+        number, dtype, shape = place
+        if number not in self.tensors:
+            self.tensors[number] = self._raw[number].clone().view(dtype).view(shape)
+        return self.tensors[number]
+
+
+def pack(value: Any) -> tuple[bytes, list[Tensor]]:
+    """The structure of a value without its tensors, and those, each once; they stay where they are."""
+    file = io.BytesIO()
+    packer = _Packer(file)
+    packer.dump(value)
+    return file.getvalue(), packer.tensors
+
+
+def unpack(structure: bytes, raw: Sequence[Tensor]) -> Any:
+    """The value of a structure, with copies of tensors whose bytes these are, in the order of ``pack``."""
+    return _Filler(io.BytesIO(structure), raw).load()
+
+
+def memory_of(tensor: Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that are the same: as all of their memory is."""
+    memory = tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride()
+    return *memory, tensor.dtype, tensor.shape, tensor.device
+
+
 def send(channel: Channel, value: Any, half: Callable[[str], None] = lambda evidence: None) -> bytes:
     """Send everything but the digest, which says that it is whole.
 
@@ -112,15 +144,12 @@ def send(channel: Channel, value: Any, half: Callable[[str], None] = lambda evid
     Returns:
         The digest, to be sent once it is known that nothing has changed meanwhile.
     """
-    file = io.BytesIO()
-    packer = _Packer(file)
-    packer.dump(value)
-    structure = file.getvalue()
+    structure, tensors = pack(value)
     digest = hashlib.sha256(structure)
     channel.send(_LENGTH.pack(len(structure)) + structure)
-    total, sent = sum(tensor.nbytes for tensor in packer.tensors), 0
-    for place, tensor in enumerate(packer.tensors):
-        if place == len(packer.tensors) // 2:
+    total, sent = sum(tensor.nbytes for tensor in tensors), 0
+    for place, tensor in enumerate(tensors):
+        if place == len(tensors) // 2:
             half(f"{sent} of {total} bytes have passed")
         memory = _bytes(tensor.cpu().contiguous())
         digest.update(memory)

@@ -110,6 +110,25 @@ class Saved:
     step: int
 
 
+@dataclass(frozen=True)
+class Found:
+    """Before the first generation: saved states of an earlier life of this run were looked for.
+
+    Attributes:
+        source: where.
+        step: optimizer steps that the newest whole one has taken; 0 if there is none.
+        identity: facts that must be equal for the run to go on from it.
+        skipped: why newer ones were not taken, one line each.
+        refused: why the run must not begin at all; empty if it may.
+    """
+
+    source: str
+    step: int
+    identity: Mapping[str, str] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+    refused: str = ""
+
+
 Event = (
     Started
     | Heard
@@ -124,6 +143,7 @@ Event = (
     | Resize
     | Room
     | Saved
+    | Found
 )
 
 

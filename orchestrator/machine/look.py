@@ -46,6 +46,7 @@ def look(state: State, now: float) -> RunState:
         model_flops_per_s=flops_per_s,
         first_cause=state.first_cause,
         decision=state.decision,
+        resumed=f"step {state.resume.step}, from {state.resume.source}" if state.resume else "",
         target=state.target,
         parked=len(state.parked),
         recoveries=state.recoveries,

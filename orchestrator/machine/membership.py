@@ -12,6 +12,7 @@ from .answer import leavers
 from .asking import ask, failed
 from .events import Action, KillRank, Record, StartRank
 from .opening import PARKED_S, hold, open_first
+from .resuming import refusal
 from .roster import Roster
 from .seating import reseated, whole
 from .state import Rank, Standing, State
@@ -212,6 +213,8 @@ def try_open(state: State, now: float) -> Step:
         return state, actions
     if difference := _unequal([state.ranks[member.incarnation] for member in members]):
         return fail(state, _explain(difference))
+    if reason := refusal(state):
+        return fail(state, reason)
     state, more = open_first(state, Roster(members, {}))
     state = _leave(state, lambda member: member.seat.replica >= state.target or member.node in state.draining)
     return state, [*actions, *more]

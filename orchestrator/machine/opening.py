@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from ...actors.messages import Hold, Open, Release, Report, StoreAddress
+from ...actors.messages import Hold, Open, Release, Report, Restore, StoreAddress
 from ...policies.values import changed
 from ...policies.world import Generation, Position, World
 from ..view import Phase
 from .answer import Answer
 from .events import Action, Record, Send
-from .roster import Roster
+from .roster import Roster, restored
 from .sharing import Shared, share
 from .speeds import speeds
 from .state import NOBODY, Standing, State, names, without
@@ -18,11 +18,16 @@ PARKED_S = 30 * 86400.0
 
 
 def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
-    """The first generation of a run: nobody has begun anything."""
+    """The first generation of a run: nobody has begun anything, or everybody goes on from what was saved."""
     number = state.number + 1
     generation = Generation(state.settings.term, number)
     world = World(generation, roster.members, state.settings.ranks_per_replica)
+    resume = state.resume
     message = Open(world, Position(0), {}, _store(state, generation))
+    if resume is not None:
+        sources = restored(roster).sources
+        restore = Restore(resume.source, resume.step)
+        message = changed(message, position=Position(resume.step), sources=sources, restore=restore)
     state = _seated(changed(state, number=number, phase=Phase.RUNNING), message)
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
     for rank in state.living:
@@ -30,7 +35,8 @@ def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
             # Its replica is not whole.
             state, more = _unseated(state, rank.incarnation)
             actions += more
-    return state, [Record("opened", generation, {"world": len(world.members), "step": 0}), *actions]
+    facts = {"world": len(world.members), "step": message.position.step}
+    return state, [Record("opened", generation, facts), *actions]
 
 
 def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: float) -> tuple[State, list[Action]]:

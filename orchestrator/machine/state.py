@@ -16,6 +16,7 @@ from ...policies.values import changed
 from ...policies.workload import WorkloadPolicy
 from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord
+from .events import Found
 
 # A set of incarnations; what is done at every message must not take longer in a larger world.
 Names = Map[str, None]
@@ -209,6 +210,7 @@ class State:
         room: replicas for which the cluster has room beside all ranks that were asked for.
         nodes: all that live, if the cluster can tell.
         saved: by where it lies, the steps that the newest saved state holds.
+        resume: what the run goes on from, if that is not the beginning.
         failures: what is remembered of the failures of nodes.
         draining: nodes on which nothing is started any more.
         ask_after: when the next rank may be asked for: ranks that end before they are ready are not asked for at once.
@@ -242,6 +244,7 @@ class State:
     room: int = 0
     nodes: tuple[Node, ...] = ()
     saved: Mapping[str, int] = field(default_factory=dict)
+    resume: Found | None = None
     failures: quarantine.Ledger = field(default_factory=quarantine.Ledger)
     draining: frozenset[str] = frozenset()
     ask_after: float = 0.0

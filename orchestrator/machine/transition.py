@@ -18,11 +18,12 @@ from ...actors.messages import (
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import membership, records, recovery, seating, verdicts
+from . import membership, records, recovery, resuming, seating, verdicts
 from .events import (
     Action,
     Ended,
     Event,
+    Found,
     Heard,
     NodeDraining,
     NodeLost,
@@ -72,6 +73,8 @@ def advance(state: State, event: Event, now: float) -> Step:
             return membership.resize(state, replicas, now)
         case Room(replicas, nodes):
             return recovery.plan(changed(state, room=replicas, nodes=nodes), now)
+        case Found():
+            return resuming.found(state, event)
         case Saved(source, step):
             return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
 

@@ -1,0 +1,240 @@
+"""The state between two steps, copied off the path of training and written to storage by a thread of its own.
+
+From the end of a step until the next optimizer step nothing changes the state, so it is copied while the next step
+computes. All ranks hold the same, so each saves a part; who saves what follows from the group that committed the step.
+There are two buffers: while one is written the other one can be filled. If both are taken, a snapshot is left out:
+training waits for a running copy, never for storage.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...conf.chaos import FaultPoint
+from ...conf.errors import EverstepError
+from ...policies.world import Generation, World
+from ..faults import Chaos
+from ..messages import Stored
+from ..saved.manifest import folder_of
+from ..saved.storage import Storage
+from .parts import Portion, portion
+from .portable import State
+
+BUFFERS = 2
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a saved state holds.
+
+    Attributes:
+        step: optimizer steps taken.
+        state: as it is between that step and the next.
+        loss: of the last step.
+        streams: random streams as they stood then.
+    """
+
+    step: int
+    state: State
+    loss: float
+    streams: Mapping[str, Any]
+
+
+@dataclass
+class _Job:
+    """One part on its way.
+
+    Attributes:
+        copied: set when the live tensors are not needed any more, whatever came of it.
+    """
+
+    step: int
+    generation: Generation
+    portion: Portion
+    buffer: "_Buffer"
+    ready: Any
+    copied: threading.Event
+
+
+class _Buffer:
+    """Host memory that is used again and again."""
+
+    def __init__(self, pinned: bool) -> None:
+        self._pinned = pinned
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, count: int) -> Tensor:
+        """So many bytes of it."""
+        if self._memory.numel() < count:
+            self._memory = torch.empty(0, dtype=torch.uint8)
+            self._memory = torch.empty(count, dtype=torch.uint8, pin_memory=self._pinned)
+        return self._memory[:count]
+
+
+class Snapshots:
+    """Saves what this rank owes of every state that is due.
+
+    Args:
+        incarnation: of this rank.
+        storage: where checkpoints lie.
+        every: steps from one to the next.
+        device: where the state lives.
+        send: to the controller.
+        chaos: planned faults.
+
+    Attributes:
+        waited: seconds for which training stood still for copies, in all.
+        taken: seconds that it took to begin them, in all.
+        copying: seconds that the copies took, beside the training.
+        left_out: how many were due while both buffers were taken.
+    """
+
+    def __init__(
+        self,
+        incarnation: str,
+        storage: Storage,
+        every: int,
+        device: torch.device,
+        send: Callable[[Stored], None],
+        chaos: Chaos,
+    ) -> None:
+        self._incarnation = incarnation
+        self._storage = storage
+        self._every = every
+        self._device = device
+        self._send = send
+        self._chaos = chaos
+        self._free = [_Buffer(device.type == "cuda") for _ in range(BUFFERS)]
+        self._changed = threading.Condition()
+        self._copies: SimpleQueue[_Job] = SimpleQueue()
+        self._writes: SimpleQueue[_Job] = SimpleQueue()
+        self._running: _Job | None = None
+        self._generation: Generation | None = None
+        self._started = False
+        self.waited = self.taken = self.copying = 0.0
+        self.left_out = 0
+
+    # --- training thread
+
+    def due(self, step: int, last: bool, world: World) -> bool:
+        """Whether the state after ``step`` steps is to be saved; the same on all members of the world.
+
+        Those before may have been torn when the world changed, so the first step of another one is saved, too.
+        """
+        generation = world.generation
+        anew = generation != self._generation and (self._generation is not None or generation.number > 1)
+        self._generation = generation
+        return last or anew or step % self._every == 0
+
+    def take(self, step: int, world: World, read: Callable[[], Saved]) -> None:
+        """Begin to save the state after ``step`` steps.
+
+        Args:
+            world: that committed the last of them.
+            read: the state, as live tensors.
+        """
+        with self._changed:
+            if not self._free:
+                self.left_out += 1
+                return
+            buffer = self._free.pop()
+        began = time.monotonic()
+        place = world.incarnations.index(self._incarnation)
+        facts = {"step": str(step), "generation": str(world.generation)}
+        mine = portion(read(), place, len(world.members), facts)
+        ready = None
+        if self._device.type == "cuda":
+            ready = torch.cuda.Event()
+            ready.record()
+        self._start()
+        self._running = _Job(step, world.generation, mine, buffer, ready, threading.Event())
+        self._copies.put(self._running)
+        self.taken += time.monotonic() - began
+
+    def settle(self) -> None:
+        """Wait until nothing reads the state any more: it is about to be changed."""
+        if self._running is None:
+            return
+        began = time.monotonic()
+        # Ended by the copying thread, which sets it whatever happens.
+        self._running.copied.wait()
+        self._running = None
+        self.waited += time.monotonic() - began
+
+    def finish(self, timeout: float) -> bool:
+        """Wait until everything is written, at most ``timeout`` seconds; returns whether it is."""
+        self.settle()
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._free) == BUFFERS, timeout)
+
+    # --- threads of their own
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            for target in (self._copy, self._write):
+                threading.Thread(target=target, name=f"everstep-snapshot{target.__name__}", daemon=True).start()
+
+    def _copy(self) -> None:
+        stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        while True:
+            job = self._copies.get()
+            began = time.monotonic()
+            try:
+                memory = job.buffer.of(job.portion.layout.bytes)
+                self._chaos.at(FaultPoint.IN_SNAPSHOT, f"step {job.step} is being copied", job.step)
+                if stream is None:
+                    job.portion.copy_to(memory)
+                else:
+                    with torch.cuda.stream(stream):
+                        stream.wait_event(job.ready)
+                        job.portion.copy_to(memory)
+                    stream.synchronize()
+                whole = job.portion.unchanged
+                problem = "" if whole else "the training function changed it while it was copied"
+            except Exception as error:
+                problem = f"it could not be copied: {_line(error)}"
+            job.copied.set()
+            self.copying += time.monotonic() - began
+            if problem:
+                self._give_up(job, problem)
+            else:
+                self._writes.put(job)
+
+    def _write(self) -> None:
+        while True:
+            job = self._writes.get()
+            memory = job.buffer.of(job.portion.layout.bytes).numpy().data
+            digest = hashlib.sha256(memory).hexdigest()
+            # Named for what is in it: nobody can ever put other bytes under a name that a manifest knows.
+            file = f"part-{job.portion.place:04d}-{digest[:16]}.safetensors"
+            try:
+                self._storage.write(f"{folder_of(job.step)}/{file}", [memory])
+            except Exception as error:
+                self._give_up(job, _line(error))
+                continue
+            place, parts = job.portion.place, job.portion.parts
+            self._send(Stored(self._incarnation, job.step, job.generation, place, parts, file, memory.nbytes, digest))
+            self._release(job)
+
+    def _give_up(self, job: _Job, problem: str) -> None:
+        place, parts = job.portion.place, job.portion.parts
+        self._send(Stored(self._incarnation, job.step, job.generation, place, parts, problem=problem))
+        self._release(job)
+
+    def _release(self, job: _Job) -> None:
+        with self._changed:
+            self._free.append(job.buffer)
+            self._changed.notify_all()
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, EverstepError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,130 @@
+"""All saved states of a run in one storage: find the newest that is whole, publish another, drop the oldest."""
+
+import hashlib
+from dataclasses import dataclass
+
+from ...conf.errors import SavedStateError
+from .manifest import FILE, Manifest, folder_of, step_of
+from .storage import Storage
+
+_PIECE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Attributes:
+        manifest: of the newest whole state; None if there is none.
+        skipped: by step, newest first, why a newer one was not taken.
+    """
+
+    manifest: Manifest | None
+    skipped: tuple[tuple[int, str], ...] = ()
+
+
+class Catalogue:
+    """Saved states in folders of their own, each with a manifest that was written last.
+
+    Args:
+        storage: where they lie.
+
+    Raises, in every method that does not say otherwise:
+        SavedStateError: the storage cannot be read or written.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def steps(self) -> list[int]:
+        """Of all states with a manifest, newest first; they need not be whole."""
+        return [step for step in self._folders() if FILE in self._files(step)]
+
+    def manifest(self, step: int) -> Manifest:
+        """The manifest of a state.
+
+        Raises:
+            SavedStateError: it is damaged, or there is none.
+        """
+        held = Manifest.decode(self._storage.read(f"{folder_of(step)}/{FILE}"))
+        if held.step != step:
+            raise SavedStateError(f"its manifest is that of step {held.step}")
+        return held
+
+    def check(self, step: int) -> Manifest:
+        """Read a whole state once.
+
+        Raises:
+            SavedStateError: it is not whole, and why.
+        """
+        manifest = self.manifest(step)
+        self._refuse_incomplete(manifest)
+        for part in manifest.parts:
+            memory = bytearray(part.bytes)
+            self._storage.read_into(f"{folder_of(step)}/{part.file}", memoryview(memory))
+            if hashlib.sha256(memory).hexdigest() != part.sha256:
+                raise SavedStateError(f"{part.file} is damaged: its SHA-256 is another one")
+        return manifest
+
+    def newest(self) -> Found:
+        """The newest whole state; nothing that is wrong with a newer one hides it."""
+        skipped: list[tuple[int, str]] = []
+        for step in self._folders():
+            if FILE not in self._files(step):
+                skipped.append((step, "it has no manifest: it was never completed"))
+                continue
+            try:
+                return Found(self.check(step), tuple(skipped))
+            except SavedStateError as error:
+                skipped.append((step, str(error)))
+        return Found(None, tuple(skipped))
+
+    def publish(self, manifest: Manifest) -> None:
+        """All parts are written: make them a saved state.
+
+        Raises:
+            SavedStateError: a part cannot be seen from here, or has another size; or as above.
+        """
+        self._refuse_incomplete(manifest)
+        self._storage.write(f"{folder_of(manifest.step)}/{FILE}", [manifest.encode()])
+
+    def retain(self, keep: int, newest: Manifest, damaged: frozenset[int] = frozenset()) -> tuple[int, ...]:
+        """Drop what is not wanted any more, once ``newest`` is published: it is the last to be dropped of all.
+
+        Args:
+            keep: how many states stay.
+            damaged: those known not to be whole; they do not count.
+
+        Returns:
+            The steps that were dropped.
+        """
+        whole = [step for step in self.steps() if step <= newest.step and step not in damaged]
+        stay = {newest.step, *whole[:keep]}
+        dropped = []
+        for step in self._folders():
+            # What lies above may be being written.
+            if step < newest.step and step not in stay:
+                # Without its manifest it cannot be taken for a whole one while its parts go.
+                self._storage.delete(f"{folder_of(step)}/{FILE}")
+                self._storage.delete_folder(folder_of(step))
+                dropped.append(step)
+        wanted = {FILE, *(part.file for part in newest.parts)}
+        for name in self._files(newest.step).keys() - wanted:
+            self._storage.delete(f"{folder_of(newest.step)}/{name}")
+        return tuple(dropped)
+
+    def _refuse_incomplete(self, manifest: Manifest) -> None:
+        there = self._files(manifest.step)
+        for part in manifest.parts:
+            if part.file not in there:
+                raise SavedStateError(f"{part.file} is missing")
+            if there[part.file] != part.bytes:
+                raise SavedStateError(f"{part.file} has {there[part.file]} bytes instead of {part.bytes}")
+
+    def _folders(self) -> list[int]:
+        found = (step_of(entry.name) for entry in self._storage.entries() if entry.bytes is None)
+        return sorted((step for step in found if step is not None), reverse=True)
+
+    def _files(self, step: int) -> dict[str, int]:
+        entries = self._storage.entries(folder_of(step))
+        return {entry.name: entry.bytes for entry in entries if entry.bytes is not None}

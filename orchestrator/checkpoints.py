@@ -1,0 +1,125 @@
+"""Checkpoints of a run as its controller sees them: all parts are written, so the manifest is; the newest is found."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+from ..actors.messages import Stored
+from ..actors.saved.catalogue import Catalogue
+from ..actors.saved.manifest import Manifest, Part
+from ..actors.saved.storage import Storage
+from ..conf.errors import SavedStateError
+from ..conf.schedule import BatchSchedule
+from ..policies.world import Generation
+from .machine.events import Event, Found, Saved, Warned
+
+FOLDER = "checkpoints"
+SOURCE = "storage"
+# A fact that differs from step to step, so that a schedule may be changed for the steps to come.
+_BEFORE = "microbatches so far"
+
+
+class Checkpoints:
+    """Publishes manifests on a thread of its own: nothing waits for storage.
+
+    Args:
+        run: its name.
+        where: the folder of checkpoints, as ``Storage`` reads it.
+        keep: how many stay.
+        schedule: microbatches of every step.
+    """
+
+    def __init__(self, run: str, where: str, keep: int, schedule: BatchSchedule) -> None:
+        self._run = run
+        self._catalogue = Catalogue(Storage(where))
+        self._keep = keep
+        self._schedule = schedule
+        self._parts: dict[tuple[int, Generation], dict[int, Stored]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoints")
+        self._damaged: frozenset[int] = frozenset()
+        self._published = 0
+        self._problems: set[str] = set()
+
+    def newest(self) -> Found | None:
+        """What a run of this name goes on from, and why not from something newer; None for a new run."""
+        try:
+            found = self._catalogue.newest()
+        except SavedStateError as error:
+            return Found(SOURCE, 0, refused=f"the checkpoints of run {self._run!r} cannot be read: {error}")
+        self._damaged = frozenset(step for step, _ in found.skipped)
+        skipped = tuple(f"the checkpoint of step {step} is not taken: {why}" for step, why in found.skipped)
+        held = found.manifest
+        if held is None:
+            return Found(SOURCE, 0, skipped=skipped) if skipped else None
+        self._published = held.step
+        identity = dict(held.identity)
+        before, now = identity.pop(_BEFORE, None), str(self._schedule.before(held.step))
+        refused = ""
+        if before is not None and before != now:
+            refused = (
+                f"run {self._run!r} has computed {before} microbatches in its {held.step} steps, with "
+                f"elastic.microbatches_per_step={self._schedule} it would have been {now}: choose another name for "
+                "another run"
+            )
+        return Found(SOURCE, held.step, identity, skipped, refused)
+
+    def stored(self, message: Stored, identity: Mapping[str, str], tell: Callable[[Event], None]) -> None:
+        """A rank has written its part, or could not.
+
+        Args:
+            identity: of model, data set and seed.
+            tell: takes events, from any thread.
+        """
+        key = (message.step, message.generation)
+        if message.problem:
+            # What never becomes whole is forgotten with the next one that does.
+            if message.problem not in self._problems:
+                self._problems.add(message.problem)
+                tell(Warned(f"the checkpoint of step {message.step} is not written: {message.problem}"))
+            return
+        parts = self._parts.setdefault(key, {})
+        parts[message.part] = message
+        if len(parts) < message.parts:
+            return
+        self._parts = {other: held for other, held in self._parts.items() if other[0] > message.step}
+        if message.step < self._published:
+            return
+        manifest = Manifest(
+            self._run,
+            message.step,
+            str(message.generation),
+            message.parts,
+            tuple(Part(held.file, held.bytes, held.sha256) for _, held in sorted(parts.items())),
+            {**identity, _BEFORE: str(self._schedule.before(message.step))},
+        )
+        self._published = message.step
+        self._thread.submit(self._publish, manifest, tell)
+
+    def close(self, timeout: float) -> None:
+        """Wait for what is under way, at most ``timeout`` seconds."""
+        wait([self._thread.submit(lambda: None)], timeout)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _publish(self, manifest: Manifest, tell: Callable[[Event], None]) -> None:
+        try:
+            self._catalogue.publish(manifest)
+        except Exception as error:
+            hint = "do all nodes share the storage?"
+            tell(Warned(f"the checkpoint of step {manifest.step} is not written: {error} ({hint})"))
+            return
+        tell(Saved(SOURCE, manifest.step))
+        self._damaged -= {manifest.step}
+        try:
+            dropped = self._catalogue.retain(self._keep, manifest, self._damaged)
+        except Exception as error:
+            tell(Warned(f"older checkpoints could not be dropped: {error}"))
+            return
+        self._damaged -= set(dropped)
+
+
+def newest_folder(where: str) -> str | None:
+    """The folder of the newest checkpoint below a local path; None if there is none."""
+    from ..actors.saved.manifest import folder_of
+
+    steps: list[Any] = list(Catalogue(Storage(where)).steps())
+    return f"{where}/{folder_of(steps[0])}" if steps else None

@@ -1,0 +1,46 @@
+"""A run that goes on from what an earlier life of it has saved."""
+
+from ...policies.values import changed
+from .events import Action, Found, Record
+from .state import State
+from .verdicts import fail
+
+
+def found(state: State, event: Found) -> tuple[State, list[Action]]:
+    """Saved states were looked for, before the first generation."""
+    state = changed(state, warnings=(*state.warnings, *event.skipped))
+    facts = {"source": event.source, "step": event.step, "skipped": list(event.skipped)}
+    record = Record("found", facts=facts)
+    if event.refused:
+        state, actions = fail(state, event.refused)
+        return state, [record, *actions]
+    if event.step:
+        state = changed(state, resume=event, saved={**state.saved, event.source: event.step})
+    return state, [record]
+
+
+def refusal(state: State) -> str | None:
+    """Why the ranks that are ready cannot go on from what was found; None if they can."""
+    resume = state.resume
+    ready = next((rank.ready for rank in state.living if rank.ready is not None), None)
+    if resume is None or ready is None:
+        return None
+    run = f"run {state.settings.run!r}"
+    if ready.steps < resume.step:
+        return f"{run} has taken {resume.step} steps already, and is to take {ready.steps} in all: ask for more"
+    for key, now in identity(state).items():
+        then = resume.identity.get(key, "missing")
+        if then != now:
+            return (
+                f"{run} was begun with another {key} ({then[:16]} then, {now[:16]} now): choose another name for "
+                "another run"
+            )
+    return None
+
+
+def identity(state: State) -> dict[str, str]:
+    """Facts that a run must share to go on from another one's state, as the ranks tell them."""
+    ready = next((rank.ready for _, rank in sorted(state.ranks.items()) if rank.ready is not None), None)
+    if ready is None:
+        return {}
+    return {**ready.facts, **{f"initial state of {name}": digest for name, digest in ready.signatures.items()}}
