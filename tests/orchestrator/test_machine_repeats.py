@@ -67,7 +67,8 @@ def is_stale(event: Event, state: State) -> bool:
 def with_repeats(held: Settings, story: Story, chance: Random) -> Story:
     """The same run with messages doubled at once, and with stale ones in between.
 
-    A late message is a sign of life as well. So it comes with another one of the same rank, which is one anyway.
+    A late message is a sign of life as well. So it comes with another one of the same rank, which is one anyway, and
+    only while that one lives: the last words of the dead are heard too.
     """
     state, longer, heard = State(held), [], {}
     for one, now in story:
@@ -75,7 +76,8 @@ def with_repeats(held: Settings, story: Story, chance: Random) -> Story:
         longer.append((one, now))
         if isinstance(one, Heard):
             earlier = heard.setdefault(one.incarnation, [])
-            longer += [(late, now) for late in earlier if is_stale(late, state) and chance.random() < 0.1]
+            if state.ranks[one.incarnation].standing.living:
+                longer += [(late, now) for late in earlier if is_stale(late, state) and chance.random() < 0.1]
             earlier.append(one)
         if isinstance(one, Heard | Ended) and chance.random() < 0.2:
             longer.append((one, now))
