@@ -15,7 +15,7 @@ from .opening import PARKED_S, hold, open_first
 from .resuming import refusal
 from .roster import Roster
 from .seating import reseated, whole
-from .state import Rank, Standing, State
+from .state import Rank, Standing, State, names, without
 from .verdicts import fail, fence, succeed
 
 Step = tuple[State, list[Action]]
@@ -30,7 +30,14 @@ def start(state: State, now: float) -> Step:
         seat = Seat(place // size, place % size) if place < seated else None
         ranks[name] = Rank(name, seat, asked=now, last_heard=now)
     actions: list[Action] = [StartRank(rank.incarnation, rank.seat) for rank in ranks.values()]
-    state = changed(state, ranks=state.ranks.update(ranks), serial=len(ranks), target=settings.replicas, started=now)
+    state = changed(
+        state,
+        ranks=state.ranks.update(ranks),
+        serial=len(ranks),
+        target=settings.replicas,
+        awaited=names(settings.ranks[:seated]),
+        started=now,
+    )
     return state, actions
 
 
@@ -48,9 +55,10 @@ def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
     if rank.ready is not None:
         return state, []
     state = state.rank(incarnation, ready=message, standing=Standing.READY, start_s=now - rank.asked)
-    state = changed(state, aborted=0)
+    state = changed(state, aborted=0, awaited=without(state.awaited, incarnation))
     if rank.seat is not None and state.world is None:
-        return try_open(state, now)
+        # Whoever is not the last one changes nothing, and need not look at all others.
+        return (state, []) if state.awaited else try_open(state, now)
     state = changed(state, parked=state.parked.set(incarnation, None))
     if state.world is None:
         return state, [hold(state, incarnation, PARKED_S, "it is a spare")]

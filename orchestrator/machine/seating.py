@@ -33,6 +33,8 @@ def reseated(state: State) -> State:
                 held.pop(taken[0].seat)
             state = state.rank(taken[0].incarnation, seat=seat)
             state = changed(state, parked=without(state.parked, taken[0].incarnation))
+            if taken[0].ready is None:
+                state = changed(state, awaited=state.awaited.set(taken[0].incarnation, None))
     return state
 
 

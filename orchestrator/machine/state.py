@@ -201,6 +201,7 @@ class State:
         number: of the newest generation, in this term.
         serial: how many ranks were asked for.
         target: replicas that there should be.
+        awaited: seated ranks that have not come to ``begin`` yet, before the first generation.
         parked: ranks that stand in ``begin`` and are no members: spares, and those that are still to join.
         leaving: members that are to leave, with the position at which they were told; None while they were not.
         tried: newest position at which ranks were let in.
@@ -233,6 +234,7 @@ class State:
     number: int = 0
     serial: int = 0
     target: int = 0
+    awaited: Names = NOBODY
     parked: Names = NOBODY
     leaving: Map[str, Position | None] = field(default_factory=Map)
     tried: Position | None = None
@@ -274,6 +276,7 @@ class State:
         leaving = state.leaving.delete(incarnation) if incarnation in state.leaving else state.leaving
         return changed(
             state,
+            awaited=without(state.awaited, incarnation),
             parked=without(state.parked, incarnation),
             leaving=leaving,
             unfinished=without(state.unfinished, incarnation),
