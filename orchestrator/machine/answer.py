@@ -11,6 +11,8 @@ from .measured import costs
 from .roster import Left, Parked, Roster, anew, completed, joined, left_of, restored, survivors
 from .state import Standing, State
 
+# A rank that takes so many times longer to start than others did is not waited for.
+_LATE = 2.0
 _SOURCES = {Remedy.RESTORE_VAULT: "vault", Remedy.RESTORE_STORAGE: "storage"}
 
 
@@ -173,6 +175,10 @@ def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: fl
     else:
         roster = survivors(left)
     if remedy in _SOURCES:
+        if not left.whole and (seconds := _worth_waiting(state, now)) > 0 and option.world < found.lost:
+            return Answer(
+                f"{decision.reason}; the others are starting", fresh=found.lost - option.world, deadline=seconds
+            )
         step = state.saved[_SOURCES[remedy]]
         return Answer(decision.reason, restored(roster), Position(step), True, Restore(_SOURCES[remedy], step))
     if option.completed and not found.admits:
@@ -181,6 +187,14 @@ def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: fl
         # They come in as soon as a training step has begun.
         return Answer(f"{decision.reason}; newcomers wait for the next training step", survivors(left), found.position)
     return Answer(decision.reason, roster, found.position)
+
+
+def _worth_waiting(state: State, now: float) -> float:
+    """Seconds for which ranks that start are still waited for when everybody was lost: they hold nobody up."""
+    assert state.recovery is not None
+    if not any(rank.standing is Standing.STARTING for rank in state.ranks.values()):
+        return 0.0
+    return (state.recovery.waiting or now) + _LATE * costs(state).restart - now
 
 
 def _released(state: State, position: Position) -> tuple[str, ...]:

@@ -151,6 +151,23 @@ def test_all_dead_is_survivable_with_a_snapshot() -> None:
     assert message.sources == {"rank-2": "rank-2", "rank-3": "rank-3"}
 
 
+def test_when_all_are_lost_those_who_start_are_waited_for_but_not_for_ever() -> None:
+    script = Script(ranks=3, recovery=Swap(60.0), replaces=True, steps=50).boot()
+    script.happen(Saved("storage", 4))
+    script.end(0, 1, 2)
+    first, second, _ = asked(script)
+    script.wait(4.0)
+    arrive(script, first)
+    assert script.look.phase is Phase.WAITING
+    assert "the others are starting" in script.look.reason
+    arrive(script, second)
+    assert script.look.phase is Phase.WAITING
+    # They took four seconds to start: twice that is long enough.
+    script.wait(5.0)
+    assert script.state.world is not None
+    assert script.state.world.incarnations == (first, second)
+
+
 def test_restart_goes_back_although_others_live() -> None:
     script = Script(ranks=3, recovery=Restart(), steps=50).boot()
     script.happen(Saved("storage", 4))
