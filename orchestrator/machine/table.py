@@ -14,6 +14,7 @@ from ..view import Phase
 from .events import (
     Ended,
     Event,
+    Found,
     Heard,
     NodeDraining,
     NodeLost,
@@ -72,6 +73,7 @@ PHASES: tuple[Row, ...] = (
     Row(WAITING, RECOVERING, "enough are ready", PLANNING),
     Row(BEGUN, SUCCEEDED, "all who live have finished alike", (Finished, Ended, NodeLost, Tick)),
     Row(STARTING, FAILED, "too few can begin, or they differ", (Ready, Ended, NodeLost, StoreOpened, Tick)),
+    Row(STARTING, FAILED, "it cannot go on from what it has saved", (Found,)),
     Row(BEGUN, FAILED, "nothing helps, or a deadline is over", PLANNING),
     Row(BEGUN, FAILED, "ranks do different work", (Heartbeat,)),
     Row(BEGUN, FAILED, "ranks end differently", (Finished,)),

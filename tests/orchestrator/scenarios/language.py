@@ -15,6 +15,7 @@ from everstep.actors.messages import FaultFired, Finished, Heartbeat, Joined, Ra
 from everstep.conf.elastic import Timeouts
 from everstep.orchestrator.machine.events import (
     Ended,
+    Found,
     NodeDraining,
     NodeLost,
     Refused,
@@ -398,6 +399,18 @@ def _resize(stage: Stage, replicas: str) -> None:
 @_says(r"the cluster has room for (?P<replicas>\d+) more")
 def _room(stage: Stage, replicas: str) -> None:
     stage.happen(Room(int(replicas)))
+
+
+@_says(r"the run has taken (?P<count>\d+) steps before(?:, and had built (?P<other>\w+))?" + _WHY)
+def _found(stage: Stage, count: str, other: str | None, why: str | None) -> None:
+    """An earlier life of it has left a checkpoint; the reason is why a newer one is not taken."""
+    identity = {"initial state of weight": other or "the same"}
+    stage.happen(Found("storage", int(count), identity, (why,) if why else ()))
+
+
+@_says(r"it cannot go on from what it has left" + _WHY)
+def _found_nothing(stage: Stage, why: str | None) -> None:
+    stage.happen(Found("storage", 0, refused=why or "every checkpoint is torn"))
 
 
 @_says(r"(?P<source>vault|storage) holds the state after (?P<count>\d+) steps")

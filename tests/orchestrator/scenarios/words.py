@@ -122,7 +122,7 @@ def _sent(message: ToRank) -> str:
 def _opened(message: Open) -> str:
     parts = [str(message.work) if message.work else "nobody has begun, everybody plans its share"]
     if message.restore:
-        parts.insert(0, f"back to step {message.restore.step} from {message.restore.source}")
+        parts.insert(0, f"restore step {message.restore.step} from {message.restore.source}")
     if poison := message.poison.get(message.position.step):
         parts.append(f"poison: {_numbers(poison)}")
     if message.dropped:
