@@ -17,8 +17,9 @@ SEQUENCES = 4
 MODEL = GPTConfig(block=64, layers=2, width=64, heads=4)
 # Several buckets, so that a loss can come between two of them.
 BUCKET_MIB = 0.25
-# A rank that is lost at one of these has computed all of its share, and a part of the sum is under way.
-IN_REDUCTION = (FaultPoint.FIRST_BUCKET, FaultPoint.MIDDLE_BUCKET, FaultPoint.LAST_BUCKET, FaultPoint.IN_TRANSFER)
+# A rank that is lost at one of these has computed all of its share, and a part of the sum is under way. Not
+# ``in_transfer``, whose victim watches for the moment with all its CPU, which would be counted.
+IN_REDUCTION = (FaultPoint.FIRST_BUCKET, FaultPoint.MIDDLE_BUCKET, FaultPoint.LAST_BUCKET)
 
 
 @dataclass(frozen=True)

@@ -15,26 +15,24 @@ _LINEAR_BELOW = 1e-7
 
 
 def draw(path: Path, course: Course, seeds: Sequence[ByArm]) -> None:
-    """Write a PNG: curves of all seeds above, the largest gap over the seeds below."""
+    """Write a PNG: the curves of the first seed above, the largest gap over all seeds below."""
     figure = Figure(figsize=(8, 7), dpi=90, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     colours = dict(zip(seeds[0], _COLOURS, strict=False))
     for arm, colour in colours.items():
         dashes = "-" if arm not in REFERENCES else (0, (4, 2 + len(arm) % 3))
-        for number, one in enumerate(seeds):
-            label = arm.replace("_", " ") if number == 0 else None
-            above.plot(one[arm].losses, color=colour, linestyle=dashes, linewidth=1.2, label=label)
+        above.plot(seeds[0][arm].losses, color=colour, linestyle=dashes, linewidth=1.5, label=arm.replace("_", " "))
         if arm in REFERENCES:
-            below.plot(gaps(arm, seeds), color=colour, linewidth=1.5, label=arm.replace("_", " "))
+            below.plot(gaps(arm, seeds), color=colour, linewidth=1.5)
     for axes in (above, below):
         for fault in course.faults:
             axes.axvline(fault.step, color="#bbbbbb", linewidth=0.8, zorder=0)
-        axes.legend(fontsize="small")
-    above.set_ylabel("loss, nats per byte")
-    above.set_title(f"{course.ranks} ranks; at each grey line one is lost in the reduction; seeds: {len(seeds)}")
+    above.legend()
+    above.set_ylabel("loss of one seed, nats per byte")
+    above.set_title(f"{course.ranks} ranks; at each grey line one of them is lost in the reduction")
     below.set_yscale("symlog", linthresh=_LINEAR_BELOW)
     below.set_ylim(bottom=-_LINEAR_BELOW / 5)
-    below.set_ylabel("distance from the undisturbed curve, nats")
+    below.set_ylabel(f"distance from undisturbed, nats (largest, seeds: {len(seeds)})")
     below.set_xlabel("step")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(path)
