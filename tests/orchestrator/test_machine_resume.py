@@ -1,0 +1,70 @@
+"""A run that goes on from a saved state: where it begins, and when it must not."""
+
+from everstep.actors.messages import Hello, Open, Ready, Restore
+from everstep.orchestrator.machine.events import EndRun, Found, Send, Started, StoreOpened
+from everstep.orchestrator.machine.resuming import identity
+from everstep.orchestrator.view import Phase
+from everstep.policies.world import Position
+
+from .machine_script import Script, name
+
+IDENTITY = {"seed": "3", "initial state of weight": "abc"}
+
+
+def begun(found: Found, seed: str = "3", weight: str = "abc", steps: int = 9) -> Script:
+    """Two ranks come to ``begin``."""
+    script = Script(ranks=2)
+    script.happen(found)
+    if script.state.phase.ended:
+        return script
+    script.happen(Started())
+    script.happen(StoreOpened("host", 1))
+    for rank in range(2):
+        script.hear(rank, Hello(name(rank), 100 + rank, "node"))
+        script.hear(rank, Ready(name(rank), {"weight": weight}, steps, {"seed": seed}))
+    return script
+
+
+def test_everybody_takes_the_saved_state() -> None:
+    script = begun(Found("storage", 4, IDENTITY))
+    opened = [action.message for action in script.answered if isinstance(action, Send)]
+    message = opened[0]
+    assert isinstance(message, Open)
+    assert (message.position, message.restore) == (Position(4), Restore("storage", 4))
+    assert message.sources == {name(rank): name(rank) for rank in range(2)}
+    assert script.look.resumed == "step 4, from storage"
+    # If everybody dies before the next one is saved, it is still there.
+    assert script.state.saved == {"storage": 4}
+
+
+def test_where_nothing_whole_was_found_the_run_begins_anew_and_says_why() -> None:
+    script = begun(Found("storage", 0, skipped=("the checkpoint of step 4 is not taken: it is cut",)))
+    (message, _) = [action.message for action in script.answered if isinstance(action, Send)]
+    assert isinstance(message, Open)
+    assert (message.position, message.restore, message.sources) == (Position(0), None, {})
+    assert script.look.resumed == ""
+    assert script.look.warnings == ("the checkpoint of step 4 is not taken: it is cut",)
+
+
+def test_another_seed_or_model_is_refused_by_name() -> None:
+    for change, said in (({"seed": "4"}, "another seed (3 then, 4 now)"), ({"weight": "x"}, "initial state of weight")):
+        script = begun(Found("storage", 4, IDENTITY), **change)  # type: ignore[arg-type]
+        assert script.look.phase is Phase.FAILED
+        assert said in str(script.look.error)
+        assert any(isinstance(action, EndRun) for action in script.answered)
+
+
+def test_a_run_of_fewer_steps_is_refused() -> None:
+    script = begun(Found("storage", 4, IDENTITY), steps=3)
+    assert "has taken 4 steps already, and is to take 3" in str(script.look.error)
+    assert begun(Found("storage", 4, IDENTITY), steps=4).look.phase is Phase.RUNNING
+
+
+def test_what_cannot_be_used_ends_the_run_before_anything_starts() -> None:
+    script = begun(Found("storage", 0, refused="the checkpoints cannot be read"))
+    assert script.look.phase is Phase.FAILED
+    assert script.look.error == "the checkpoints cannot be read"
+
+
+def test_the_identity_is_what_ranks_say() -> None:
+    assert identity(begun(Found("storage", 0)).state) == IDENTITY
