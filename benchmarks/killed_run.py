@@ -1,13 +1,12 @@
 """One run of the example, undisturbed or with one of its ranks killed from outside at a random moment."""
 
-import json
 import os
 import random
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import everstep
 from everstep.benchmarks.timeline import RankTrace, read_traces
 from everstep.conf.run import load
+from everstep.orchestrator import journal
 from everstep.orchestrator.load import load_function
 from everstep.orchestrator.trainer import ElasticTrainer
 from everstep.orchestrator.view import RunState
@@ -42,7 +42,7 @@ class KilledRun:
 
     metrics: dict[str, Any]
     traces: dict[str, RankTrace]
-    journal: list[dict[str, Any]]
+    journal: Sequence[Mapping[str, Any]]
     kill: Kill | None
 
     @property
@@ -141,5 +141,4 @@ def run_example(
             kill = killer.kill
             if kill is None:
                 raise RuntimeError(f"run {name} ended before its rank could be killed")
-        lines = (folder / name / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-        return KilledRun(dict(result.metrics or {}), read_traces(traces), [json.loads(line) for line in lines], kill)
+        return KilledRun(dict(result.metrics or {}), read_traces(traces), journal.read(folder / name), kill)

@@ -46,6 +46,7 @@ class Timeouts:
         start: how long ranks may take to start and to reach ``begin``.
         finish: how long ranks may take to return after the last step.
         orphan: how long a rank lives without hearing from any controller.
+        adopt: how long a controller that has taken over waits for ranks to come to it.
         driver: how long a finished run's controller waits for its driver to fetch the result.
     """
 
@@ -59,6 +60,7 @@ class Timeouts:
     start: float = 300.0
     finish: float = 300.0
     orphan: float = 20.0
+    adopt: float = 10.0
     driver: float = 5.0
 
     def __post_init__(self) -> None:
@@ -72,6 +74,7 @@ class Timeouts:
             ("probe", "collective"),
             ("collective", "recovery"),
             ("build", "recovery"),
+            ("adopt", "orphan"),
         )
         for lower, upper in order:
             if not getattr(self, lower) < getattr(self, upper):

@@ -17,6 +17,10 @@ class RunNotFoundError(EverstepError):
     """No run of this name is alive on the cluster."""
 
 
+class ControllerAwayError(EverstepError):
+    """The run's controller died, and the next one is not there yet."""
+
+
 class ClusterError(EverstepError):
     """The Ray cluster cannot be reached."""
 

@@ -8,6 +8,8 @@ from ..actors.messages import ToRank
 from ..actors.rank.spec import RankSpec
 from ..policies.world import Seat
 from .machine.events import Event
+from .machine.past import Past
+from .tenure import Tenure
 
 Sink = Callable[[Event], None]
 
@@ -26,10 +28,24 @@ class Program:
 
 
 class Cluster(Protocol):
-    """Starts and ends ranks, carries messages, and hears of ends. Every event goes to the sink."""
+    """Starts and ends ranks, carries messages, and hears of ends. Every event goes to the sink.
+
+    Attributes:
+        tenure: the term of the controller that this is for; ranks find it in its directory.
+    """
+
+    tenure: Tenure
 
     async def open(self, sink: Sink) -> tuple[str, int]:
-        """Begin to listen; returns host and port of the rendezvous store."""
+        """Begin to listen, and say where; returns host and port of the rendezvous store."""
+        ...
+
+    async def adopt(self, past: Past) -> frozenset[str] | None:
+        """Find the ranks that earlier controller lives have started; called once, before anything is started.
+
+        Returns:
+            Incarnations that live; None if the cluster knows only the ends that it tells of.
+        """
         ...
 
     def start(
@@ -54,6 +70,10 @@ class Cluster(Protocol):
 
     async def close(self, timeout: float) -> list[str]:
         """End every rank, wait for their ends at most ``timeout`` seconds; returns who is not known to be gone."""
+        ...
+
+    async def abandon(self) -> None:
+        """Leave every rank as it is, to a newer controller, and listen no more."""
         ...
 
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..actors.messages import StepRecord
-from ..conf.errors import ClusterError, ConfigError, RunNotFoundError
+from ..conf.errors import ClusterError, ConfigError, ControllerAwayError, RunNotFoundError
 from .names import NAMESPACE, controller_name
-from .view import RunState
+from .view import Phase, RunState
 
 CALL_TIMEOUT_S = 10.0
+REPLACED_TIMEOUT_S = 30.0
 
 
 class RunHandle:
@@ -20,6 +21,7 @@ class RunHandle:
 
     Raises, in every method:
         RunNotFoundError: the run is over.
+        ControllerAwayError: its controller died and no other has come in 30 s; not in ``state``, which says so.
     """
 
     def __init__(self, run: str, controller: Any) -> None:
@@ -27,11 +29,11 @@ class RunHandle:
         self._controller = controller
 
     def state(self) -> RunState:
-        """What the run is doing; answers also in the middle of a recovery."""
-        state = self._call(self._controller.state)
-        if state is None:
-            return RunState(self._run, _starting(), "the controller starts")
-        return state  # type: ignore[no-any-return]
+        """What the run is doing; answers also in the middle of a recovery, and while its controller is replaced."""
+        try:
+            return self._call(self._controller.state, patience=0.0)  # type: ignore[no-any-return]
+        except ControllerAwayError as error:
+            return RunState(self._run, Phase.ADOPTING, str(error))
 
     def events(self) -> list[Mapping[str, object]]:
         """What happened so far, oldest first."""
@@ -93,14 +95,20 @@ class RunHandle:
                 break
         return state
 
-    def _call(self, method: Any, *args: Any) -> Any:
+    def _call(self, method: Any, *args: Any, patience: float = REPLACED_TIMEOUT_S) -> Any:
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
-        try:
-            return ray.get(method.remote(*args), timeout=CALL_TIMEOUT_S)
-        except RayActorError:
-            raise RunNotFoundError(f"run {self._run!r} is over") from None
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return ray.get(method.remote(*args), timeout=CALL_TIMEOUT_S)
+            except (ActorUnavailableError, GetTimeoutError):
+                if time.monotonic() >= deadline:
+                    raise ControllerAwayError(f"the controller of run {self._run!r} is being replaced") from None
+                time.sleep(0.2)
+            except RayActorError:
+                raise RunNotFoundError(f"run {self._run!r} is over") from None
 
 
 def connect(run: str, address: str | None = None) -> RunHandle:
@@ -156,9 +164,3 @@ def join_ray(address: str) -> None:
         raise ClusterError(
             f"no Ray cluster can be reached at {address!r}: {reason}; is it up, and does RAY_AUTH_MODE agree?"
         ) from None
-
-
-def _starting() -> Any:
-    from .view import Phase
-
-    return Phase.STARTING

@@ -26,14 +26,18 @@ from .machine.events import (
     StopRequested,
     StoreOpened,
     Tick,
+    TookOver,
     Warned,
 )
 from .machine.look import failures, look
+from .machine.memory import note
+from .machine.past import Past
 from .machine.resuming import identity
 from .machine.state import Settings, State
 from .machine.transition import advance
 from .records.publisher import Publisher
 from .records.sink import Sink
+from .tenure import Deposed
 from .view import RunState
 
 CLOSE_TIMEOUT_S = 10.0
@@ -44,10 +48,11 @@ class Controller:
 
     Args:
         settings: of the run.
-        cluster: where ranks live.
+        cluster: where ranks live, and the term of this life.
         journal: what happened.
         sinks: what takes the records of steps.
         checkpoints: of the run, if it has a storage.
+        past: what earlier lives have left; None if this is the first one.
     """
 
     def __init__(
@@ -57,12 +62,15 @@ class Controller:
         journal: Journal,
         sinks: Sequence[Sink] = (),
         checkpoints: Checkpoints | None = None,
+        past: Past | None = None,
     ) -> None:
         self._state = State(settings)
         self._cluster = cluster
+        self._tenure = cluster.tenure
         self._journal = journal
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._publisher = Publisher(sinks, self._warn)
+        self._past = past
+        self._events: asyncio.Queue[Event | Deposed] = asyncio.Queue()
+        self._publisher = Publisher(sinks, self._warn, self._tenure.holds)
         self._checkpoints = checkpoints
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
@@ -97,28 +105,57 @@ class Controller:
         self._events.put_nowait(NodeDraining(node, reason))
 
     async def run(self) -> RunState:
-        """From the first rank's start to the last one's end."""
+        """From the first rank's start, or from taking over, to the last one's end.
+
+        Raises:
+            Deposed: a newer controller has taken over; nothing was touched since.
+        """
         self._loop = asyncio.get_running_loop()
-        found = await asyncio.to_thread(self._checkpoints.newest) if self._checkpoints is not None else None
         host, port = await self._cluster.open(self._events.put_nowait)
         self._events.put_nowait(StoreOpened(host, port))
+        watching = [asyncio.create_task(self._tick()), asyncio.create_task(self._guard())]
+        deposed = False
+        try:
+            await self._begin()
+            while not self._over:
+                event = await self._events.get()
+                if isinstance(event, Deposed):
+                    raise event
+                self._handle(event)
+            self._tenure.check()
+        except Deposed:
+            deposed = True
+            raise
+        finally:
+            for task in watching:
+                task.cancel()
+            await (self._leave() if deposed else self._end())
+        return self.state()
+
+    async def _begin(self) -> None:
+        if self._past is not None:
+            living = await self._cluster.adopt(self._past)
+            self._handle(TookOver(self._past, living, time.time()))
+            return
+        found = await asyncio.to_thread(self._checkpoints.newest) if self._checkpoints is not None else None
         if found is not None:
             self._handle(found)
         if not self._over:
             self._handle(Started())
-        ticking = asyncio.create_task(self._tick())
-        try:
-            while not self._over:
-                self._handle(await self._events.get())
-        finally:
-            ticking.cancel()
-            self.leftovers = await self._cluster.close(CLOSE_TIMEOUT_S)
-            if self._checkpoints is not None:
-                await asyncio.to_thread(self._checkpoints.close, CLOSE_TIMEOUT_S)
-            await asyncio.to_thread(self._publisher.close, failures(self._state), CLOSE_TIMEOUT_S)
-            self._hear_last_warnings()
-            self._journal.close()
-        return self.state()
+
+    async def _leave(self) -> None:
+        """Ranks, files and results belong to another controller now."""
+        await self._cluster.abandon()
+        self._publisher.abandon()
+        self._journal.close()
+
+    async def _end(self) -> None:
+        self.leftovers = await self._cluster.close(CLOSE_TIMEOUT_S)
+        if self._checkpoints is not None:
+            await asyncio.to_thread(self._checkpoints.close, CLOSE_TIMEOUT_S)
+        await asyncio.to_thread(self._publisher.close, failures(self._state), CLOSE_TIMEOUT_S)
+        self._hear_last_warnings()
+        self._journal.close()
 
     async def _tick(self) -> None:
         interval = self._state.settings.timeouts.heartbeat_interval
@@ -130,6 +167,20 @@ class Controller:
             late = now - last - interval
             self._events.put_nowait(Tick(late if late > interval else 0.0))
             last = now
+
+    async def _guard(self) -> None:
+        """Notice a newer term also while there is nothing to do; a directory that is slow holds up nobody."""
+        while True:
+            try:
+                await asyncio.to_thread(self._tenure.check)
+            except Deposed as end:
+                self._events.put_nowait(end)
+                return
+            await asyncio.sleep(self._state.settings.timeouts.heartbeat_interval)
+
+    def warn(self, text: str) -> None:
+        """Say something that went wrong beside the training; before the run, or on its loop."""
+        self._events.put_nowait(Warned(text))
 
     def _warn(self, text: str) -> None:
         self._tell(Warned(text))
@@ -151,21 +202,31 @@ class Controller:
             if self._checkpoints is not None:
                 self._checkpoints.stored(event.message, identity(self._state), self._tell)
             return
-        self._state, actions = advance(self._state, event, time.monotonic())
-        for action in actions:
+        before = self._state
+        self._state, actions = advance(before, event, time.monotonic())
+        for action in (*note(before, self._state), *actions):
             self._carry_out(action)
+
+    def _write(self, record: Record) -> None:
+        for trouble in self._journal.write(record):
+            self._events.put_nowait(Warned(trouble))
 
     def _carry_out(self, action: Action) -> None:
         match action:
             case Send(incarnation, message):
                 self._cluster.send(incarnation, message)
             case Record():
-                self._journal.write(action)
+                self._write(action)
             case Publish(records):
                 self._publisher.publish(records)
             case StartRank(incarnation, seat, avoid, node):
+                self._tenure.check()
+                # Whoever takes over must know whom to expect.
+                facts = {"incarnation": incarnation, "seat": None if seat is None else str(seat)}
+                self._write(Record("rank asked for", facts=facts))
                 self._cluster.start(incarnation, seat, avoid, node)
             case KillRank(incarnation, _):
+                self._tenure.check()
                 self._cluster.kill(incarnation)
             case EndRun():
                 self._over = True

@@ -1,38 +1,34 @@
-"""The controller as a Ray actor: detached and named, so that anybody can ask it for its state at any moment."""
+"""The controller as a Ray actor: detached and named, so that anybody can ask it for its state at any moment.
+
+Ray restarts it when its process dies. Nobody has to call it then: it takes a new term and goes on by itself.
+"""
 
 import asyncio
+import os
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
 
 import ray
-from ray.experimental import internal_kv
 
+from ..actors.directory import RayDirectory
 from ..actors.messages import StepRecord
-from . import strict_json
+from .cluster import describe
 from .controller import Controller
-from .journal import Journal
+from .journal_keys import Keys
+from .lives import begin_life, end_life
 from .names import NAMESPACE
 from .plan import RunPlan
 from .ray_cluster import RayCluster
-from .view import RunState
+from .tenure import Deposed, Tenure
+from .view import Look, Phase, RunState
 
 
-def take_term(run: str) -> int:
-    """The next term of this run, by create-if-absent in Ray's key-value store: no two controllers hold one."""
-    term = 1
-    while internal_kv._internal_kv_put(_term_key(run, term), b"taken", overwrite=False, namespace=_kv_namespace()):
-        term += 1
-    return term
-
-
-def release_terms(run: str) -> None:
-    """Forget the terms of a run that is over."""
-    internal_kv._internal_kv_del(f"{run}/term/", del_by_prefix=True, namespace=_kv_namespace())
+def directory_of(plan: RunPlan) -> RayDirectory:
+    """Where the terms of this launch of the run are taken."""
+    return RayDirectory(f"{plan.run}/{plan.launch}", NAMESPACE)
 
 
 class ControllerActor:
-    """Runs one controller; an async actor, so it answers while it recovers.
+    """Runs one controller life; an async actor, so it answers while it recovers.
 
     Args:
         plan: of the run.
@@ -40,48 +36,49 @@ class ControllerActor:
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
-        self._term = take_term(plan.run)
-        self._controller: Controller | None = None
-        self._cluster: RayCluster | None = None
+        directory = directory_of(plan)
+        self._tenure = Tenure(directory)
+        self._cluster = RayCluster(plan.program(), plan.scaling, plan.runtime_env, self._tenure)
+        self._controller: Controller = begin_life(plan, self._cluster, [Keys(directory)])
+        self._ended: RunState | None = None
+        self._running = asyncio.get_running_loop().create_task(self._run())
 
-    async def run(self) -> RunState:
-        """The whole run; returns its last state."""
-        plan = self._plan
-        self._cluster = RayCluster(plan.program(), plan.scaling, plan.runtime_env)
-        journal = Journal(plan.journal)
-        settings = plan.settings(self._term)
-        self._controller = Controller(settings, self._cluster, journal, plan.sinks(), plan.checkpoints())
-        asyncio.get_running_loop().call_later(plan.elastic.timeouts.start, self._end_untied)
-        try:
-            state = await self._controller.run()
-        finally:
-            release_terms(plan.run)
-        if plan.folder:
-            Path(plan.folder, "result.json").write_text(strict_json.dumps(asdict(state), indent=2))
-        # The driver ends this actor when it has the result; if the driver is gone, the actor ends itself.
-        asyncio.get_running_loop().call_later(plan.elastic.timeouts.driver, self._end)
-        return state
+    async def state(self) -> RunState:
+        """One look at the run; its last state, if that is ended."""
+        return self._ended or self._controller.state()
 
-    async def state(self) -> RunState | None:
-        """One look at the run."""
-        return self._controller.state() if self._controller else None
-
-    async def address(self) -> tuple[str, int] | None:
-        """Where the driver ties its leash, once the controller listens."""
-        return self._cluster.address if self._cluster else None
+    async def look(self) -> Look:
+        """For the driver: it ties its leash where the controller listens, and ends this actor when the run is over."""
+        return Look(self._cluster.address, await self.state(), self._ended is not None)
 
     async def events(self) -> list[Mapping[str, object]]:
-        """The journal so far."""
-        return self._controller.events() if self._controller else []
+        """The journal so far, of all controller lives."""
+        return self._controller.events()
 
     async def records(self, since: int) -> list[StepRecord]:
         """The newest records of steps."""
-        return self._controller.records(since) if self._controller else []
+        return self._controller.records(since)
 
     async def stop(self, reason: str) -> None:
         """End the run."""
-        if self._controller is not None:
-            self._controller.stop(reason)
+        self._controller.stop(reason)
+
+    async def _run(self) -> None:
+        plan, loop = self._plan, asyncio.get_running_loop()
+        timeouts = plan.elastic.timeouts
+        # A driver that has not tied its leash by then will never come; one that had ties it anew within moments.
+        loop.call_later(timeouts.start if self._tenure.term == 1 else timeouts.orphan, self._end_untied)
+        try:
+            state = await self._controller.run()
+            end_life(plan, self._tenure, state)
+        except Deposed:
+            # Not by Ray's means, which would end the newer life as well.
+            os._exit(0)
+        except Exception as error:
+            state = RunState(plan.run, Phase.FAILED, "", error=f"the controller failed: {describe(error)}")
+        self._ended = state
+        # The driver ends this actor when it has the result; if the driver is gone, the actor ends itself.
+        loop.call_later(timeouts.driver, self._end)
 
     async def scale(self, replicas: int) -> str | None:
         """Have so many replicas from now on; returns why not, if that cannot be."""
@@ -93,18 +90,9 @@ class ControllerActor:
             self._controller.drain(node, reason)
 
     def _end_untied(self) -> None:
-        """A driver that died before it tied its leash will never come."""
-        if self._controller is not None and self._cluster is not None and not self._cluster.tied:
+        if not self._cluster.tied:
             self._controller.stop("its driver never came")
 
     @staticmethod
     def _end() -> None:
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
-
-
-def _term_key(run: str, term: int) -> str:
-    return f"{run}/term/{term}"
-
-
-def _kv_namespace() -> bytes:
-    return NAMESPACE.encode()

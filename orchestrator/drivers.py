@@ -11,10 +11,9 @@ from typing import Any, Protocol
 from ..actors import wire
 from ..actors.messages import DriverHello
 from ..conf.errors import RunAliveError, TrainingFailedError
-from .controller import Controller
-from .journal import Journal
+from .lives import begin_life
 from .plan import RunPlan
-from .view import RunState
+from .view import Look, RunState
 
 POLL_S = 0.2
 OnState = Callable[[RunState], None]
@@ -34,9 +33,7 @@ class LocalDriver:
     def drive(self, plan: RunPlan, on_state: OnState) -> RunState:
         from .local_cluster import LocalCluster
 
-        cluster = LocalCluster(plan.program())
-        settings, journal = plan.settings(term=1), Journal(plan.journal)
-        controller = Controller(settings, cluster, journal, plan.sinks(), plan.checkpoints())
+        controller = begin_life(plan, LocalCluster(plan.program()))
         loop = asyncio.new_event_loop()
         future = asyncio.run_coroutine_threadsafe(controller.run(), loop)
         thread = threading.Thread(target=loop.run_forever, name="everstep-controller", daemon=True)
@@ -63,10 +60,9 @@ class RayDriver:
 
     def drive(self, plan: RunPlan, on_state: OnState) -> RunState:
         import ray
-        import ray.exceptions
-        from ray.exceptions import GetTimeoutError, RayError
+        from ray.exceptions import RayError
 
-        from .controller_actor import ControllerActor
+        from .controller_actor import ControllerActor, directory_of
         from .names import NAMESPACE, controller_name
 
         refuse_living(plan.run)
@@ -77,7 +73,7 @@ class RayDriver:
                     name=controller_name(plan.run),
                     namespace=NAMESPACE,
                     lifetime="detached",
-                    max_restarts=0,
+                    max_restarts=-1,
                     max_task_retries=0,
                     num_cpus=0,
                     scheduling_strategy=_here(ray),
@@ -86,46 +82,92 @@ class RayDriver:
             )
         except ValueError:
             raise RunAliveError(_alive(plan.run)) from None
-        over = controller.run.remote()
-        leash: socket.socket | None = None
+        line = _Line(ray, controller, plan)
         try:
             while True:
-                leash = leash or _tie(ray, controller, plan.token)
-                ready, _ = ray.wait([over], timeout=POLL_S)
-                if ready:
-                    state: RunState = ray.get(over)
-                    on_state(state)
-                    return state
-                with contextlib.suppress(GetTimeoutError):
-                    seen = ray.get(controller.state.remote(), timeout=5.0)
-                    if seen is not None:
-                        on_state(seen)
+                look = line.ask()
+                if look is None:
+                    continue
+                on_state(look.state)
+                if look.over:
+                    return look.state
+                time.sleep(POLL_S)
         except RayError as error:
             last = str(error).strip().splitlines()[-1].strip()
             raise TrainingFailedError(f"the controller failed: {last}", traceback=str(error)) from None
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):
                 ray.get(controller.stop.remote("interrupted by its driver"), timeout=5.0)
-                ray.get(over, timeout=15.0)
+                line.await_end(15.0)
             raise
         finally:
             end_actors(plan.run)
-            if leash is not None:
-                leash.close()
+            with contextlib.suppress(OSError):
+                directory_of(plan).forget()
+            line.close()
 
 
-def _tie(ray: Any, controller: Any, token: str) -> socket.socket | None:
-    """Connect to the controller, so that the end of this process ends the run; None while it does not listen yet.
+class _Line:
+    """A driver's line to the controller, whichever life that is in; its end is the end of the run.
 
     A lease that the driver must renew would end healthy runs on a busy machine.
     """
-    with contextlib.suppress(ray.exceptions.GetTimeoutError):
-        address = ray.get(controller.address.remote(), timeout=5.0)
-        if address is not None:
-            leash = socket.create_connection(address, timeout=10.0)
-            leash.sendall(wire.greeting(token) + wire.encode(DriverHello()))
-            return leash
-    return None
+
+    def __init__(self, ray: Any, controller: Any, plan: RunPlan) -> None:
+        self._ray = ray
+        self._controller = controller
+        self._plan = plan
+        self._leash: socket.socket | None = None
+        self._tied: tuple[str, int] | None = None
+        self._answered = time.monotonic()
+        self._replaced = 0.0
+
+    def ask(self) -> "Look | None":
+        """A look at the run, None if the controller does not answer; one that is silent for long is replaced.
+
+        Raises:
+            RayActorError: it is dead for good.
+            TrainingFailedError: nobody answers any more.
+        """
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError
+
+        timeouts = self._plan.elastic.timeouts
+        try:
+            look: Look = self._ray.get(self._controller.look.remote(), timeout=timeouts.heartbeat)
+        except (ActorUnavailableError, GetTimeoutError) as error:
+            silent = time.monotonic() - self._answered
+            if silent > timeouts.start:
+                raise TrainingFailedError(f"the controller has not answered for {silent:.0f} s") from None
+            if isinstance(error, GetTimeoutError) and silent > timeouts.adopt + self._replaced:
+                # Ray sees processes that end, not those that are stopped; it starts the actor anew.
+                self._replaced = silent
+                self._ray.kill(self._controller, no_restart=False)
+            time.sleep(POLL_S)
+            return None
+        self._answered, self._replaced = time.monotonic(), 0.0
+        if look.address is not None and look.address != self._tied:
+            self._tie(look.address)
+        return look
+
+    def await_end(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            look = self.ask()
+            if look is not None and look.over:
+                return
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        if self._leash is not None:
+            self._leash.close()
+
+    def _tie(self, address: tuple[str, int]) -> None:
+        """Connect to the controller, so that the end of this process ends the run."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self._leash = socket.create_connection(address, timeout=10.0)
+            self._leash.sendall(wire.greeting(self._plan.token) + wire.encode(DriverHello()))
+            self._tied = address
 
 
 def refuse_living(run: str) -> None:

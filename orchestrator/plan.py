@@ -1,6 +1,7 @@
 """Everything that a controller needs to begin a run, as one value that travels to where the controller lives."""
 
 import secrets
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from ..conf.scaling import Scaling
 from ..policies.recovery import recovery_policy
 from ..policies.workload import workload_policy
 from ..policies.world import Seat
+from . import journal
 from .checkpoints import FOLDER, Checkpoints
 from .cluster import Program
+from .journal import Files, Store
 from .machine.state import Settings
 from .records import json_lines, tensorboard
 from .records.callbacks import Callback
@@ -38,6 +41,7 @@ class RunPlan:
         callbacks: of the user, in the form of ``ray.train.UserCallback``.
         run_context: what they are handed.
         token: the run's secret.
+        launch: this start of the run, among others of the same name; sorted by time.
     """
 
     run: str
@@ -52,6 +56,7 @@ class RunPlan:
     callbacks: tuple[Any, ...] = ()
     run_context: Any = None
     token: str = field(default_factory=lambda: secrets.token_hex(32))
+    launch: str = field(default_factory=lambda: time.strftime("%Y%m%dT%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8])
 
     def settings(self, term: int) -> Settings:
         """What the machine must know, for one controller life."""
@@ -81,7 +86,6 @@ class RunPlan:
             run=self.run,
             incarnation="",
             seat=Seat(0),
-            controller=("", 0),
             token=self.token,
             elastic=self.elastic,
             max_world=self.scaling.max_ranks,
@@ -112,6 +116,6 @@ class RunPlan:
         """Where checkpoints lie."""
         return str(Path(self.folder, FOLDER)) if self.folder else None
 
-    @property
-    def journal(self) -> Path | None:
-        return Path(self.folder, "journal.jsonl") if self.folder else None
+    def journals(self) -> list[Store]:
+        """Where the journal of this launch is kept, if the run has a folder."""
+        return [Files(Path(self.folder, journal.FOLDER), self.launch)] if self.folder else []

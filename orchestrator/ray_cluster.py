@@ -19,8 +19,10 @@ from . import ray_nodes
 from .cluster import Program, Sink, describe
 from .listener import Listener
 from .machine.events import Event, Heard
-from .names import NAMESPACE, rank_name
+from .machine.past import Past
+from .names import NAMESPACE, controller_name, rank_name
 from .store import open_store
+from .tenure import Tenure
 
 
 @dataclass
@@ -37,9 +39,11 @@ class RayCluster:
         program: what they run.
         scaling: what each reserves.
         runtime_env: of the actors.
+        tenure: of the controller.
     """
 
-    def __init__(self, program: Program, scaling: Scaling, runtime_env: Mapping[str, Any]) -> None:
+    def __init__(self, program: Program, scaling: Scaling, runtime_env: Mapping[str, Any], tenure: Tenure) -> None:
+        self.tenure = tenure
         self._program = program
         self._scaling = scaling
         self._runtime_env = dict(runtime_env)
@@ -54,10 +58,25 @@ class RayCluster:
 
     async def open(self, sink: Sink) -> tuple[str, int]:
         self._sink = sink
-        await self._listener.open(self._hear)
+        address = await self._listener.open(self._hear)
         self._store, port = open_store(self._host)
+        self.tenure.publish(address)
         self._watch_of_nodes = asyncio.create_task(ray_nodes.watch(self._hear, self._need(), self._ranks_per_replica))
         return self._host, port
+
+    async def adopt(self, past: Past) -> frozenset[str] | None:
+        run = self._program.template.run
+        prefix, controller = rank_name(run, ""), controller_name(run)
+        listed = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+        names = {entry["name"] for entry in listed if entry["namespace"] == NAMESPACE}
+        found = {name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != controller}
+        for incarnation in found:
+            with contextlib.suppress(ValueError):
+                actor = ray.get_actor(rank_name(run, incarnation), namespace=NAMESPACE)
+                # It answers when the one long call of its life has returned; whose call that was does not matter.
+                watch = asyncio.create_task(self._watch(incarnation, actor, actor.alive.remote()))
+                self._lives[incarnation] = _Life(actor, watch)
+        return frozenset(self._lives)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -95,11 +114,9 @@ class RayCluster:
             )
             .remote()
         )
-        spec = replace(
-            self._program.template, incarnation=incarnation, seat=seat, controller=self._listener.address or ("", 0)
-        )
+        spec = replace(self._program.template, incarnation=incarnation, seat=seat, directory=self.tenure.directory)
         ref = actor.run.remote(spec, self._program.train)
-        self._lives[incarnation] = _Life(actor, asyncio.create_task(self._watch(incarnation, ref)))
+        self._lives[incarnation] = _Life(actor, asyncio.create_task(self._watch(incarnation, actor, ref)))
 
     def send(self, incarnation: str, message: ToRank) -> None:
         self._listener.send(incarnation, message)
@@ -115,8 +132,7 @@ class RayCluster:
         ray.kill(life.actor, no_restart=True)
 
     async def close(self, timeout: float) -> list[str]:
-        if self._watch_of_nodes is not None:
-            self._watch_of_nodes.cancel()
+        self._leave_nodes()
         for incarnation in self._lives.keys() - self._listener.known:
             # It is still starting, or has found no room, and nobody has told it that the run is over.
             self.kill(incarnation)
@@ -126,9 +142,19 @@ class RayCluster:
         for life in self._lives.values():
             ray.kill(life.actor, no_restart=True)
         confirmed = await asyncio.gather(*(self._gone(life, timeout) for life in self._lives.values()))
+        await self.abandon()
+        return [incarnation for incarnation, gone in zip(self._lives, confirmed, strict=True) if not gone]
+
+    async def abandon(self) -> None:
+        self._leave_nodes()
+        for life in self._lives.values():
+            life.watch.cancel()
         await self._listener.close()
         self._store = None
-        return [incarnation for incarnation, gone in zip(self._lives, confirmed, strict=True) if not gone]
+
+    def _leave_nodes(self) -> None:
+        if self._watch_of_nodes is not None:
+            self._watch_of_nodes.cancel()
 
     def _need(self) -> dict[str, float]:
         """What a rank reserves, as Ray names it."""
@@ -144,7 +170,7 @@ class RayCluster:
                     life.process = psutil.Process(event.message.pid)
         self._sink(event)
 
-    async def _watch(self, incarnation: str, ref: Any) -> None:
+    async def _watch(self, incarnation: str, actor: Any, ref: Any) -> None:
         """The rank's one long call ends when the rank does."""
         while True:
             try:
@@ -153,6 +179,7 @@ class RayCluster:
             except ActorUnavailableError:
                 # Not a death: the heartbeat decides whether it is one.
                 await asyncio.sleep(0.2)
+                ref = actor.alive.remote()
                 continue
             except ActorDiedError as error:
                 cause = _why(error)

@@ -11,6 +11,7 @@ class Phase(StrEnum):
     """Where a run is. ``reason`` in ``RunState`` says why it waits there."""
 
     STARTING = "starting"
+    ADOPTING = "taking over"
     RUNNING = "running"
     RECOVERING = "recovering"
     WAITING = "waiting for capacity"
@@ -64,6 +65,15 @@ class MemberView:
     pid: int = 0
     step: int = 0
     silent_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a driver asks for: where the controller listens, what it sees, and whether the run is over and gone."""
+
+    address: tuple[str, int] | None
+    state: "RunState"
+    over: bool
 
 
 @dataclass(frozen=True)

@@ -147,13 +147,13 @@ class RankContext:
             elastic.timeouts,
             process.chaos,
             process.trace,
-            process.link.send,
+            process.say,
         )
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
         guard(optimizers.values(), gradients, lambda: self._run.current if self._run else None)
         self._portable = Portable(self._models, self._kept, buffers, gradients)
-        process.link.send(
+        process.say(
             Ready(
                 process.incarnation,
                 {name: tensor_sha256(tensor) for name, tensor in self._state().items()},

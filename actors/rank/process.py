@@ -22,6 +22,7 @@ from ..messages import (
     FaultFired,
     Fenced,
     Finished,
+    FromRank,
     Heartbeat,
     Hello,
     Hold,
@@ -30,7 +31,9 @@ from ..messages import (
     Ping,
     Prepare,
     Raised,
+    Ready,
     Release,
+    Resumed,
     ToRank,
 )
 from ..saved.storage import Storage
@@ -53,6 +56,8 @@ TrainFunction = Callable[[RankContext], None]
 # What another rank would do in the same way: giving the microbatch away would only lose a second rank.
 _FINAL = (LoopError, DataError, NonFiniteError, ProtocolError)
 
+_LASTING = (Ready, Joined, Resumed, Raised, Finished)
+
 
 class RankProcess:
     """One life of a rank in this process."""
@@ -68,7 +73,10 @@ class RankProcess:
         prepare(self.device, spec.threads, Reduction(spec.elastic.reduction))
         refuse_scalers()
         timeouts = spec.elastic.timeouts
-        self.link = Link(spec.controller, spec.token, self._on_message, self._on_lost, timeouts.start)
+        assert spec.directory is not None, "the cluster says where controllers are found"
+        self.link = Link(spec.directory, spec.token, self._introduction, self._on_message, timeouts.heartbeat)
+        self._hello = Hello(self.incarnation, os.getpid(), spec.node, fingerprint(self.device), spec.seat)
+        self._said: dict[type[FromRank], FromRank] = {}
         self._clients = StoreClients(timeouts.build)
         self.chaos = Chaos(spec.elastic.chaos, spec.seat, self._announce, spec.number)
         self.groups = Groups(
@@ -76,7 +84,7 @@ class RankProcess:
         )
         self.ledger = Ledger(
             spec.incarnation,
-            self.link.send,
+            self.say,
             self.groups,
             workload_policy(spec.elastic.workload, spec.max_world // spec.elastic.ranks_per_replica),
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
@@ -85,8 +93,15 @@ class RankProcess:
         self.snapshots: Snapshots | None = None
         if self.storage is not None and spec.elastic.checkpoint_every:
             every = spec.elastic.checkpoint_every
-            self.snapshots = Snapshots(spec.incarnation, self.storage, every, self.device, self.link.send, self.chaos)
+            self.snapshots = Snapshots(spec.incarnation, self.storage, every, self.device, self.say, self.chaos)
         self.context = self._fresh_context()
+        self.trace = Trace(spec.trace, spec.incarnation)
+
+    def run(self, train: TrainFunction) -> None:
+        """Train to the end, or say why not. Returns when the controller has released the rank."""
+        spec = self._spec
+        timeouts = spec.elastic.timeouts
+        self.link.open(timeouts.start)
         self.handover = Handover(
             self.ledger,
             self._clients,
@@ -96,14 +111,7 @@ class RankProcess:
             self.chaos,
             lambda: self.context.portable_state(),
         )
-        self.trace = Trace(spec.trace, spec.incarnation)
-
-    def run(self, train: TrainFunction) -> None:
-        """Train to the end, or say why not. Returns when the controller has released the rank."""
-        spec = self._spec
-        self.link.send(Hello(self.incarnation, os.getpid(), spec.node, fingerprint(self.device)))
-        self.link.start()
-        self.link.beat(spec.elastic.timeouts.heartbeat_interval, self._heartbeat)
+        self.link.beat(timeouts.heartbeat_interval, self._heartbeat)
         yield_to_control()
         try:
             while not self._trained(train):
@@ -113,11 +121,31 @@ class RankProcess:
             # Whatever it has recorded, those who stay have too.
             pass
         except BaseException as error:
-            self.link.send(self.context.heartbeat(last=True))
-            self.link.send(self._raised(error))
+            self.say(self.context.heartbeat(last=True))
+            self.say(self._raised(error))
             self._finished = True
+            self._await_release()
         self.groups.leave()
-        self.link.close()
+        self.link.close(patience=timeouts.probe)
+
+    def _await_release(self) -> None:
+        """Until a controller has heard of the end; ended by Fenced or the orphan time-out as well."""
+        timeouts = self._spec.elastic.timeouts
+        self._released.wait(timeouts.finish + timeouts.recovery)
+
+    def say(self, message: FromRank) -> None:
+        """To the controller; never waits. What a later one must know as well is kept."""
+        if isinstance(message, _LASTING):
+            self._said[type(message)] = message
+        self.link.send(message)
+
+    def _introduction(self) -> list[FromRank]:
+        """What a controller must know of this rank, whatever an earlier one was told."""
+        said = dict(self._said)
+        ends = [said[kind] for kind in (Raised, Finished) if kind in said]
+        last = [self.context.heartbeat(last=True)] if ends else []
+        told = [said.get(Ready), self.ledger.serving(), self.ledger.again(), said.get(Joined), said.get(Resumed)]
+        return [self._hello, *(message for message in told if message is not None), *last, *ends]
 
     def _trained(self, train: TrainFunction) -> bool:
         """Call the training function, and stay until nothing more is wanted; False if it is to be called again."""
@@ -149,8 +177,8 @@ class RankProcess:
         if self.snapshots is not None:
             # The last state is worth some waiting; what cannot be written was told of.
             self.snapshots.finish(self._spec.elastic.timeouts.finish / 2)
-        self.link.send(self.context.heartbeat(last=True))
-        self.link.send(
+        self.say(self.context.heartbeat(last=True))
+        self.say(
             Finished(
                 self.incarnation,
                 self.context.weights_sha256(),
@@ -192,7 +220,7 @@ class RankProcess:
             self._obey(message)
         except Exception as error:
             # Without its control thread a rank would train on and answer nobody.
-            self.link.send(self._raised(error))
+            self.say(self._raised(error))
             os._exit(1)
 
     def _obey(self, message: ToRank) -> None:
@@ -218,14 +246,8 @@ class RankProcess:
                     grace.daemon = True
                     grace.start()
 
-    def _on_lost(self) -> None:
-        """Training goes on without a controller, but not for ever: see ``_end_if_orphaned``."""
-        if self._released.is_set():
-            return
-        time.sleep(self._spec.elastic.timeouts.orphan)
-        os._exit(1)
-
     def _end_if_orphaned(self) -> None:
+        """Training goes on without a controller, but not for ever."""
         if time.monotonic() - self.link.last_heard > self._spec.elastic.timeouts.orphan:
             os._exit(1)
 
@@ -250,7 +272,7 @@ class RankProcess:
         )
 
     def _on_built(self, generation: Any, seconds: float) -> None:
-        self.link.send(Joined(self.incarnation, generation, seconds))
+        self.say(Joined(self.incarnation, generation, seconds))
 
     @property
     def _title(self) -> str:
@@ -258,4 +280,4 @@ class RankProcess:
         return f"rank {seat}" if seat else f"rank {self.incarnation}"
 
     def _announce(self, fault: str, evidence: str) -> None:
-        self.link.send(FaultFired(self.incarnation, fault, evidence))
+        self.say(FaultFired(self.incarnation, fault, evidence))

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...conf.elastic import ElasticConfig
 from ...policies.world import Seat
+from ..directory import Directory
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class RankSpec:
 
     Attributes:
         seat: its place in the first world; None if it is parked until it is given one.
-        controller: host and port of the control connection.
+        directory: where its controller is found; the cluster that starts the rank says it.
         token: the run's secret.
         max_world: ranks that the run starts with; a larger world reduces too, with one more copy.
         weight_unit: what the weights of losses count.
@@ -24,7 +25,6 @@ class RankSpec:
     run: str
     incarnation: str
     seat: Seat | None
-    controller: tuple[str, int]
     token: str
     elastic: ElasticConfig
     max_world: int
@@ -35,6 +35,7 @@ class RankSpec:
     weight_unit: str = "weight"
     trace: str | None = None
     saved: str | None = None
+    directory: Directory | None = None
 
     @property
     def number(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ...actors.messages import FromRank, StepRecord, ToRank
 from ...policies.placement import Node
 from ...policies.world import Generation, Seat
+from .past import Past
 
 # --- events
 
@@ -13,6 +14,21 @@ from ...policies.world import Generation, Seat
 @dataclass(frozen=True)
 class Started:
     """The run begins."""
+
+
+@dataclass(frozen=True)
+class TookOver:
+    """The run goes on under a new controller.
+
+    Attributes:
+        past: what the journals of earlier ones say.
+        living: ranks that the cluster knows to live; None if it knows only of ends.
+        at: in seconds since the epoch.
+    """
+
+    past: Past
+    living: frozenset[str] | None
+    at: float
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,7 @@ class Found:
 
 Event = (
     Started
+    | TookOver
     | Heard
     | Ended
     | Refused

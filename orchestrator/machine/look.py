@@ -1,11 +1,11 @@
 """From the machine's memory to what the outside sees."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ...conf.errors import TrainingFailedError
 from ..view import MemberView, Phase, RunState
 from .records import rates
-from .state import Rank, Recovery, Standing, State
+from .state import Adoption, Rank, Recovery, Standing, State
 from .verdicts import unconfirmed
 
 
@@ -54,7 +54,7 @@ def look(state: State, now: float) -> RunState:
         warnings=state.warnings,
         error=state.error,
         traceback=state.traceback,
-        metrics=_metrics(state),
+        metrics=metrics(state),
     )
 
 
@@ -77,16 +77,25 @@ def failures(state: State) -> dict[int, Exception]:
 def _reason(state: State, now: float) -> str:
     if state.error:
         return state.error
+    if state.adoption is not None:
+        return f"a new controller has taken over and waits for {_coming(state, state.adoption)}"
     if state.recovery is not None:
         return f"{state.recovery.cause}; {_awaited(state, state.recovery, now)}"
+    if state.phase is Phase.SUCCEEDED:
+        return "all steps are applied"
     if not state.ranks:
         return "starting ranks"
     if state.phase is Phase.STARTING:
         missing = [str(rank.seat) for rank in state.living if rank.seat and rank.ready is None]
         return f"waiting for ranks {', '.join(missing)} to reach begin" if missing else "opening the first generation"
-    if state.finishing and not state.phase.ended:
+    if state.finishing:
         return "waiting for the training function to return on every rank"
-    return "all steps are applied" if state.phase is Phase.SUCCEEDED else "training"
+    return "training"
+
+
+def _coming(state: State, adoption: Adoption) -> str:
+    known = [name for name in adoption.awaited if name in state.ranks]
+    return _some(state, known) if known else "ranks to come to it"
 
 
 def _awaited(state: State, recovery: Recovery, now: float) -> str:
@@ -116,7 +125,10 @@ def _status(state: State, rank: Rank) -> str:
     return "leaving" if rank.incarnation in state.leaving else rank.standing.value
 
 
-def _metrics(state: State) -> dict[str, object]:
+def metrics(state: State) -> Mapping[str, object]:
+    """The final figures of a run that has succeeded."""
+    if state.metrics:
+        return state.metrics
     finished = [rank.finished for rank in state.ranks.values() if rank.finished]
     if state.phase is not Phase.SUCCEEDED or not finished:
         return {}

@@ -45,7 +45,7 @@ def hello(state: State, incarnation: str, message: Hello) -> Step:
     """A rank's process is up."""
     return (
         state.rank(incarnation, pid=message.pid, node=message.node, environment=message.environment),
-        [Record("rank up", facts={"rank": state.ranks[incarnation].title, "pid": message.pid})],
+        [Record("rank up", facts={**state.ranks[incarnation].facts, "pid": message.pid, "node": message.node})],
     )
 
 
@@ -89,7 +89,7 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> Step:
     said = f"{rank.title}: {cause}"
     state = changed(state, first_cause=state.first_cause or said)
     # A broken connection is not yet a dead process; killing it again is harmless, trusting it is not.
-    record = Record("rank gone", facts={"rank": rank.title, "cause": cause})
+    record = Record("rank gone", facts={**rank.facts, "cause": cause})
     kill = KillRank(incarnation, cause)
     if was is not Standing.FENCED:
         state = failed(state, rank, cause, now)
@@ -177,9 +177,9 @@ def node_lost(state: State, node: str, cause: str, now: float) -> Step:
 
 def dismiss(state: State, incarnation: str, reason: str) -> Step:
     """A rank that is no member is not needed any more; that is no failure."""
-    title = state.ranks[incarnation].title
+    facts = {**state.ranks[incarnation].facts, "reason": reason}
     state = state.lost(incarnation, standing=Standing.LEFT, cause=reason)
-    return state, [KillRank(incarnation, reason), Record("dismissed", facts={"rank": title, "reason": reason})]
+    return state, [KillRank(incarnation, reason), Record("dismissed", facts=facts)]
 
 
 def settle(state: State, now: float) -> Step:

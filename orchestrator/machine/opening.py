@@ -95,11 +95,12 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
         actions += more
     for name in released:
         state = state.lost(name, standing=Standing.LEFT, cause="it left as it was asked to")
-        actions += [Send(name, Release()), Record("left", facts={"rank": state.ranks[name].title})]
+        actions += [Send(name, Release()), Record("left", facts=state.ranks[name].facts)]
     facts = {
         "world": len(world.members),
         "step": position.step,
-        "lost_microbatches": list(shared.lost),
+        "lost": [str(seat) for seat in recovery.lost],
+        "lost_microbatches": list(recovery.lost_microbatches),
         "reason": chosen.reason,
     }
     return state, [Record("opened", world.generation, facts), *actions]

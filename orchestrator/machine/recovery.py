@@ -49,7 +49,8 @@ def begin(
     first = state.first_cause if planned else state.first_cause or cause
     state = changed(state, phase=phase, number=number, recovery=recovery, first_cause=first)
     actions: list[Action] = [Send(member, Prepare(generation)) for member in sorted(members)]
-    return state, [Record("changing" if planned else "recovering", generation, {"cause": cause}), *actions]
+    facts = {"cause": cause, "before": recovery.before}
+    return state, [Record("changing" if planned else "recovering", generation, facts), *actions]
 
 
 def explain(state: State, cause: str) -> State:

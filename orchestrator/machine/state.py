@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from immutables import Map
 
-from ...actors.messages import Finished, Open, Raised, Ready, Report, StepRecord
+from ...actors.messages import Finished, Open, Raised, Ready, Report, Serving, StepRecord
 from ...conf.elastic import Timeouts
 from ...policies import quarantine
 from ...policies.placement import Node
@@ -16,7 +16,8 @@ from ...policies.values import changed
 from ...policies.workload import WorkloadPolicy
 from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord
-from .events import Found
+from .events import Event, Found
+from .past import Past
 
 # A set of incarnations; what is done at every message must not take longer in a larger world.
 Names = Map[str, None]
@@ -132,6 +133,12 @@ class Rank:
     finished: Finished | None = None
 
     @property
+    def facts(self) -> dict[str, object]:
+        """For the journal."""
+        seat = None if self.seat is None else str(self.seat)
+        return {"rank": self.title, "incarnation": self.incarnation, "seat": seat}
+
+    @property
     def title(self) -> str:
         """As people know it."""
         return f"spare {self.incarnation}" if self.seat is None else f"rank {self.seat}"
@@ -192,6 +199,31 @@ class Recovery:
 
 
 @dataclass(frozen=True)
+class Adoption:
+    """What a controller that has taken over has found so far.
+
+    Attributes:
+        began: when it took over.
+        at: the same in seconds since the epoch.
+        past: what the journals say.
+        living: incarnations that the cluster knows to live; None if it does not say.
+        serving: where each rank stands that has a world.
+        world: the newest of theirs.
+        awaited: whoever must be heard of before the run goes on.
+        later: events that are heard when it does, in their order.
+    """
+
+    began: float
+    at: float
+    past: Past
+    living: frozenset[str] | None
+    serving: Map[str, Serving] = field(default_factory=Map)
+    world: World | None = None
+    awaited: Names = NOBODY
+    later: Map[int, Event] = field(default_factory=Map)
+
+
+@dataclass(frozen=True)
 class State:
     """Everything that the machine knows.
 
@@ -222,6 +254,7 @@ class State:
         record: the newest of them.
         pace: (seconds, weight, model FLOPs) of the newest steps.
         warnings: what went wrong beside the training, one line each.
+        metrics: final figures, where an earlier controller life has ended the run.
     """
 
     settings: Settings
@@ -240,6 +273,7 @@ class State:
     tried: Position | None = None
     unfinished: Names = NOBODY
     fenced: Names = NOBODY
+    adoption: Adoption | None = None
     recovery: Recovery | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
     decision: str = ""
@@ -264,6 +298,7 @@ class State:
     warnings: tuple[str, ...] = ()
     error: str | None = None
     traceback: str | None = None
+    metrics: Mapping[str, object] = field(default_factory=dict)
     finishing: float = 0.0
 
     def rank(self, incarnation: str, **fields: object) -> "State":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from ...actors.messages import Finished, FromRank, Heartbeat, Raised, Ready, Report, Resumed
+from ...actors.messages import Finished, FromRank, Heartbeat, Hello, Raised, Ready, Report, Resumed, Serving
 from ..view import Phase
 from .events import (
     Ended,
@@ -24,6 +24,7 @@ from .events import (
     StopRequested,
     StoreOpened,
     Tick,
+    TookOver,
 )
 from .state import Standing
 
@@ -51,6 +52,7 @@ class Row:
 
 
 STARTING = (Phase.STARTING,)
+ADOPTING = (Phase.ADOPTING,)
 RUNNING = (Phase.RUNNING,)
 RECOVERING = (Phase.RECOVERING,)
 WAITING = (Phase.WAITING,)
@@ -78,7 +80,14 @@ PHASES: tuple[Row, ...] = (
     Row(BEGUN, FAILED, "ranks do different work", (Heartbeat,)),
     Row(BEGUN, FAILED, "ranks end differently", (Finished,)),
     Row(UNDER_WAY, FAILED, "the training function is at fault", (Raised,)),
-    Row(UNDER_WAY, FAILED, "somebody stops it", (StopRequested,)),
+    Row((*UNDER_WAY, *ADOPTING), FAILED, "somebody stops it", (StopRequested,)),
+    Row(STARTING, ADOPTING, "another controller takes over", (TookOver,)),
+    Row(STARTING, SUCCEEDED, "it had ended under an earlier controller", (TookOver,)),
+    Row(ADOPTING, STARTING, "there was no generation yet", (Heartbeat, Ended, Tick)),
+    Row(ADOPTING, RUNNING, "all members serve the newest generation", (Serving,)),
+    Row(ADOPTING, RECOVERING, "a member is lost, or has left its group", (Serving, Ended, Tick)),
+    Row(ADOPTING, SUCCEEDED, "all had finished", (Serving,)),
+    Row(ADOPTING, FAILED, "no member has outlived the earlier controller", (Ended, Tick)),
 )
 
 HEALTHY = (Standing.STARTING, Standing.READY, Standing.MEMBER, Standing.FINISHED)
@@ -91,7 +100,15 @@ _FENCED = (Standing.FENCED,)
 _LEFT = (Standing.LEFT,)
 
 STANDINGS: tuple[Row, ...] = (
-    Row((None,), (Standing.STARTING,), "it is asked for", (Started, NodeLost, NodeDraining, Resize, *PLANNING)),
+    Row(
+        (None,),
+        (Standing.STARTING,),
+        "it is asked for",
+        (Started, NodeLost, NodeDraining, Resize, Heartbeat, *PLANNING),
+    ),
+    Row((None,), (Standing.STARTING,), "an earlier controller has asked for it", (TookOver, Hello)),
+    Row((None,), (Standing.GONE,), "it was lost under an earlier controller", (TookOver, Serving)),
+    Row(_READY, (*_MEMBER, *_FINISHED), "it serves the newest generation", (Serving,)),
     Row((Standing.STARTING,), _READY, "it stands in begin", (Ready,)),
     Row((Standing.STARTING,), _MEMBER, "the others waited for it", (Ready,)),
     Row(_READY, _MEMBER, "a generation opens with it", (StoreOpened, NodeLost, *PLANNING)),

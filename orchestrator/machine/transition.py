@@ -12,13 +12,15 @@ from ...actors.messages import (
     Joined,
     Raised,
     Ready,
+    Release,
     Report,
     Resumed,
+    Serving,
 )
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import membership, records, recovery, resuming, seating, verdicts
+from . import adoption, membership, records, recovery, resuming, seating, verdicts
 from .events import (
     Action,
     Ended,
@@ -37,9 +39,10 @@ from .events import (
     StopRequested,
     StoreOpened,
     Tick,
+    TookOver,
     Warned,
 )
-from .state import Standing, State
+from .state import Adoption, Standing, State
 
 Step = tuple[State, list[Action]]
 
@@ -50,9 +53,13 @@ def advance(state: State, event: Event, now: float) -> Step:
         return changed(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
     if state.phase.ended:
         return _after_the_end(state, event)
+    if state.adoption is not None:
+        return _adopt(state, state.adoption, event, now)
     match event:
         case Started():
             return membership.start(state, now)
+        case TookOver(past, living, at):
+            return adoption.take_over(state, past, living, at, now)
         case StoreOpened(host, port):
             return membership.try_open(changed(state, store=(host, port)), now)
         case Heard(incarnation, message):
@@ -77,6 +84,15 @@ def advance(state: State, event: Event, now: float) -> Step:
             return resuming.found(state, event)
         case Saved(source, step):
             return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
+
+
+def _adopt(state: State, held: Adoption, event: Event, now: float) -> Step:
+    state, actions = adoption.hear(state, event, now)
+    if state.adoption is None:
+        for _, later in sorted(held.later.items()):
+            state, more = advance(state, later, now)
+            actions += more
+    return state, actions
 
 
 def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
@@ -107,8 +123,13 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             return recovery.joined(state, incarnation, message, now)
         case Resumed():
             return recovery.resumed(state, incarnation, message, now)
+        case Serving():
+            # It is for controllers that have just taken over.
+            return state, []
         case Raised():
-            return verdicts.raised(state, incarnation, message)
+            state, actions = verdicts.raised(state, incarnation, message)
+            # It waits until it was heard: its controller may have died meanwhile.
+            return state, actions if state.phase.ended else [*actions, Send(incarnation, Release())]
         case Finished():
             state = changed(state, finishing=state.finishing or now)
             state, actions = verdicts.finished(state, incarnation, message)

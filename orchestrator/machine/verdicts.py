@@ -35,8 +35,8 @@ def fail(state: State, error: str) -> tuple[State, list[Action]]:
 def raised(state: State, incarnation: str, message: Raised) -> tuple[State, list[Action]]:
     """One rank's exception is first taken for that rank's fault; a second rank's makes it the work's fault."""
     rank = state.ranks[incarnation]
-    if rank.raised is not None:
-        return state, []
+    if rank.raised is not None or any(old.incarnation == incarnation for old in state.raised):
+        return state.rank(incarnation, raised=message, cause=message.error), []
     if rank.seat is None and state.world is not None:
         return _not_come_in(state, rank, message)
     earlier = state.raised
@@ -165,7 +165,7 @@ def fence(state: State, incarnation: str, reason: str, now: float) -> tuple[Stat
     return state, [
         Send(incarnation, Fenced(reason)),
         KillRank(incarnation, reason),
-        Record("fenced", facts={"rank": incarnation, "reason": reason}),
+        Record("fenced", facts={**state.ranks[incarnation].facts, "reason": reason}),
     ]
 
 

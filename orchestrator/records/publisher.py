@@ -23,10 +23,11 @@ class Publisher:
     Args:
         sinks: each gets a thread.
         warn: called with one line, from any thread.
+        may: whether this process may still write; asked before each write.
     """
 
-    def __init__(self, sinks: Sequence[Sink], warn: Warn) -> None:
-        self._feeds = [Feed(sink, warn) for sink in sinks]
+    def __init__(self, sinks: Sequence[Sink], warn: Warn, may: Callable[[], bool] = lambda: True) -> None:
+        self._feeds = [Feed(sink, warn, may=may) for sink in sinks]
         self._newest: deque[StepRecord] = deque(maxlen=NEWEST)
 
     def publish(self, records: Sequence[StepRecord]) -> None:
@@ -47,6 +48,11 @@ class Publisher:
         for feed in self._feeds:
             feed.join(max(0.0, deadline - time.monotonic()))
 
+    def abandon(self) -> None:
+        """Write nothing more: another process does from now on; does not block."""
+        for feed in self._feeds:
+            feed.abandon()
+
 
 class Feed:
     """The records that one sink has still to take, and the thread on which it does.
@@ -56,11 +62,21 @@ class Feed:
         warn: called with one line.
         capacity: most records that wait; later ones are left out.
         retry: seconds until a failed write is repeated.
+        may: whether this process may still write.
     """
 
-    def __init__(self, sink: Sink, warn: Warn, capacity: int = CAPACITY, retry: float = RETRY_S) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        warn: Warn,
+        capacity: int = CAPACITY,
+        retry: float = RETRY_S,
+        may: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._sink = sink
         self._warn = warn
+        self._may = may
+        self._abandoned = False
         self._capacity = capacity
         self._retry = retry
         self._changed = threading.Condition()
@@ -91,6 +107,14 @@ class Feed:
             self._failures = failures
             self._changed.notify_all()
 
+    def abandon(self) -> None:
+        """Write nothing more; does not block."""
+        with self._changed:
+            self._abandoned = True
+            self._waiting.clear()
+            self._failures = {}
+            self._changed.notify_all()
+
     def join(self, timeout: float) -> None:
         """Wait for the sink, and say what it did not take."""
         self._thread.join(timeout)
@@ -106,6 +130,8 @@ class Feed:
             batch, last_try = self._next()
             if not batch:
                 break
+            if not self._may():
+                return
             try:
                 self._sink.write(batch)
             except BaseException as error:
@@ -116,8 +142,12 @@ class Feed:
                     self._pause()
                     continue
             with self._changed:
+                if self._abandoned:
+                    return
                 for _ in batch:
                     self._waiting.popleft()
+        if self._abandoned:
+            return
         try:
             self._sink.close(self._failures or {})
         except BaseException as error:

@@ -129,6 +129,7 @@ def plan_of(
     minimum: int = 1,
     steps: int = STEPS,
     gates: Sequence[int] = (),
+    kept: bool = False,
     **elastic: Any,
 ) -> RunPlan:
     """The small training on ``ranks`` ranks; files go to ``folder``.
@@ -137,6 +138,7 @@ def plan_of(
         hold: (replica, step): this replica begins that step only when all others have finished their share of it.
         burst: in this step all weights are 2^30 times larger.
         gates: in the first microbatch of each of these steps a rank waits until ``open_gate`` was called for it.
+        kept: whether the run has a folder for its journal and its records.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -162,6 +164,7 @@ def plan_of(
         scaling=Scaling(minimum, ranks),
         train=cloudpickle.dumps(train),
         config=config,
+        folder=str(folder / "kept") if kept else None,
         trace=str(folder),
     )
 
@@ -180,7 +183,7 @@ def drive(plan: RunPlan, cluster: Cluster, folder: Path, during: During | None =
     """
 
     async def until_over() -> tuple[RunState, Controller]:
-        controller = Controller(plan.settings(term=1), cluster, Journal(None), (), plan.checkpoints())
+        controller = Controller(plan.settings(term=1), cluster, Journal(), (), plan.checkpoints())
         beside = asyncio.create_task(during(controller)) if during else None
         state = await asyncio.wait_for(controller.run(), RUN_DEADLINE_S)
         if beside is not None:

@@ -1,6 +1,5 @@
 """The numbers of a run through failures are those of the undisturbed run, each step's once, wherever they go."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ import ray.train
 from everstep.actors.messages import StepRecord
 from everstep.conf.chaos import Fault, FaultPoint
 from everstep.orchestrator.drivers import LocalDriver
+from everstep.orchestrator.journal import read
 from everstep.orchestrator.records import json_lines
 from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
@@ -131,7 +131,7 @@ def test_a_callback_that_raises_is_told_of_and_harms_nothing(undisturbed: list[S
         assert seen.steps == list(range(STEPS))
         assert seen.losses == [record.loss for record in undisturbed]
         assert seen.exceptions == {}
-    journal = [json.loads(line) for line in (tmp_path / "kept" / "journal.jsonl").read_text().splitlines()]
+    journal = read(tmp_path / "kept")
     assert [entry["text"] for entry in journal if entry["what"] == "warning"] == list(state.warnings)
 
 

@@ -105,7 +105,7 @@ def test_a_stopped_rank_that_wakes_after_it_was_replaced_ends_itself(undisturbed
     cluster = _DeafToKills(plan.program())
 
     async def scenario() -> Outcome:
-        controller = Controller(plan.settings(term=1), cluster, Journal(None))
+        controller = Controller(plan.settings(term=1), cluster, Journal())
         running = asyncio.create_task(controller.run())
         looks: list[RunState] = []
         await _until(lambda: looks.append(controller.state()) or bool(controller.state().recoveries))

@@ -70,7 +70,7 @@ def launch(
     )
 
     async def until_over() -> Outcome:
-        controller = Controller(plan.settings(term=1), LocalCluster(plan.program()), Journal(None))
+        controller = Controller(plan.settings(term=1), LocalCluster(plan.program()), Journal())
         state = await asyncio.wait_for(controller.run(), DEADLINE_S)
         return Outcome(state, read(folder), controller.leftovers)
 

@@ -5,7 +5,7 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from everstep.actors.messages import Fenced, Heartbeat, Joined, Open, Report, Resumed
+from everstep.actors.messages import Fenced, Heartbeat, Joined, Open, Raised, Release, Report, Resumed
 from everstep.orchestrator.machine.events import Action, Ended, Event, Heard, Record, Send
 from everstep.orchestrator.machine.state import Settings, State
 from everstep.orchestrator.machine.transition import advance
@@ -36,17 +36,23 @@ def recorded(seed: int) -> tuple[Settings, Story]:
 
 
 def played(held: Settings, story: Story) -> tuple[State, list[Action]]:
-    """What the machine comes to, and all that it does but for refusing."""
+    """What the machine comes to, and all that it does but for refusing and for receipts."""
     state, done = State(held), []
     for one, now in story:
         state, actions = advance(state, one, now)
-        done += [action for action in actions if not is_refusal(action)]
+        done += [action for action in actions if not (is_refusal(action) or is_receipt(one, action))]
     return state, done
 
 
 def is_refusal(action: Action) -> bool:
     """Also that of somebody who was fenced before."""
     return isinstance(action, Record) or (isinstance(action, Send) and isinstance(action.message, Fenced))
+
+
+def is_receipt(event: Event, action: Action) -> bool:
+    """Whoever raises waits until it hears that it was heard, and says it again to a controller that is new to it."""
+    raised = isinstance(event, Heard) and isinstance(event.message, Raised)
+    return raised and isinstance(action, Send) and isinstance(action.message, Release)
 
 
 def is_stale(event: Event, state: State) -> bool:

@@ -433,6 +433,23 @@ def _refused(stage: Stage) -> None:
     stage.happen(Refused("it is of another run"))
 
 
+@_says(r"another controller takes over(?:, of ranks (?P<living>[\d ]+) that live)?")
+def _takes_over(stage: Stage, living: str | None) -> None:
+    """It has the journal; the cluster may know who lives."""
+    stage.take_over(None if living is None else frozenset(map(name, _numbers(living))))
+
+
+@_says(r"the journal is lost")
+def _lost(stage: Stage) -> None:
+    stage.archive.forget()
+
+
+@_says(_RANKS + r" comes? to it(?: at " + _PLACE + r")?(?P<waits>, not begun)?")
+def _comes(stage: Stage, rank: int, waits: str | None, place: Position) -> None:
+    """It introduces itself to the new controller."""
+    stage.come(rank, place, begun=waits is None)
+
+
 @_says(r"the same again")
 def _again(stage: Stage) -> None:
     """What was heard last comes a second time."""

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from everstep.actors.messages import FromRank, Heartbeat, Hello, Ready
-from everstep.orchestrator.machine.events import Action, Event, Heard, KillRank, Started, StoreOpened, Tick
+from everstep.orchestrator.machine.events import Action, Event, Heard, KillRank, Started, StoreOpened, Tick, TookOver
 from everstep.orchestrator.machine.state import Settings, State
 from everstep.orchestrator.machine.transition import advance
-from everstep.policies.world import Generation, Seat, Work, WorkKind
+from everstep.policies.world import Generation, Position, Seat, Work, WorkKind
 
+from .takeover import Archive, introduction, successor
 from .words import seen, told
 
 TICK_S = 0.5
@@ -30,6 +31,7 @@ class Stage:
         steps: optimizer steps in all.
         advance: the machine.
         silent: ranks that say nothing, though nobody has ended them.
+        archive: what another controller would find.
     """
 
     settings: Settings
@@ -38,6 +40,7 @@ class Stage:
     advance: Advance = advance
     now: float = 100.0
     silent: set[str] = field(default_factory=set)
+    archive: Archive = field(default_factory=Archive)
     _answered: list[tuple[float, Action]] = field(default_factory=list)
     _seats: dict[str, Seat | None] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
@@ -64,7 +67,9 @@ class Stage:
     # --- what happens
 
     def happen(self, event: Event) -> None:
-        self.state, actions = self.advance(self.state, event, self.now)
+        before = self.state
+        self.state, actions = self.advance(before, event, self.now)
+        self.archive.keep(before, self.state, actions, self.now)
         self._answered += [(self.now, action) for action in actions]
         self._events.append(event)
         self.silent.update(action.incarnation for action in actions if isinstance(action, KillRank))
@@ -100,6 +105,19 @@ class Stage:
                     self.happen(Heard(rank.incarnation, Heartbeat(rank.incarnation, rank.position, rank.stage)))
             self.happen(Tick())
 
+    def take_over(self, living: frozenset[str] | None) -> None:
+        """The controller dies, and another one is there at once."""
+        self.state = successor(self.state, self.state.settings.term + 1)
+        self.settings = self.state.settings
+        self.happen(TookOver(self.archive.past(), living, self.now))
+
+    def come(self, rank: int, place: Position, *, begun: bool) -> None:
+        """A rank introduces itself to the controller, and says that it lives."""
+        work = self.training if begun else None
+        for message in introduction(self.archive, name(rank), 1000 + rank, self.steps, place, work):
+            self.hear(rank, message)
+        self.hear(rank, Heartbeat(name(rank), place, "training"))
+
     def sleep(self, seconds: float) -> None:
         """Time passes and the controller does not run."""
         self.now += seconds
@@ -112,7 +130,8 @@ class Stage:
         Raises:
             ValueError: nobody has asked for this rank.
         """
-        known = len(self.state.ranks)
+        # Those that an earlier controller has asked for may come to this one.
+        known = max(len(self.state.ranks), len(self.settings.ranks) if self.settings.term > 1 else 0)
         if rank >= known:
             there = f"only 0 to {known - 1}" if known else "nobody has been asked for yet"
             raise ValueError(f"there is no rank {rank}, {there}")

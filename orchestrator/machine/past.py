@@ -1,0 +1,175 @@
+"""What earlier controller lives have left, folded from their journals. Pure: entries in, a value out.
+
+The journal is no more than a help: what is decided rests on what the ranks say. What only the journal knows is how the
+run came to be where it is: its recoveries, first cause, warnings, and what its microbatches have raised.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ...actors.messages import Raised
+from ...policies.world import Position, Seat
+from ..view import RecoveryRecord
+
+
+@dataclass(frozen=True)
+class KnownRank:
+    """A rank that an earlier life has asked for.
+
+    Attributes:
+        seen: when it said that it is up, in seconds since the epoch; 0 if it did not.
+        gone: whether it has ended, was shut out or let go.
+    """
+
+    incarnation: str
+    seat: Seat | None = None
+    node: str = ""
+    pid: int = 0
+    seen: float = 0.0
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A recovery that was under way when the journal ended.
+
+    Attributes:
+        generation: that it prepared or had opened, as ``term.number``.
+        before: ranks in the world when it began.
+        began: in seconds since the epoch.
+        step: of which the rest was lost, as in ``RecoveryRecord``; likewise what follows, once it was opened.
+    """
+
+    generation: str
+    cause: str
+    before: int
+    began: float
+    step: int = 0
+    lost: tuple[Seat, ...] = ()
+    lost_microbatches: tuple[int, ...] = ()
+    decision: str = ""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the run has ended; as in ``RunState``."""
+
+    phase: str
+    error: str | None
+    traceback: str | None
+    metrics: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Past:
+    """Everything that is known of earlier lives; nothing, if their journals are lost.
+
+    Attributes:
+        generation: the newest one that was heard of, as ``term.number``; empty if none was.
+        target: replicas that there should be; None if nobody has changed that.
+    """
+
+    ranks: Mapping[str, KnownRank] = field(default_factory=dict)
+    generation: str = ""
+    target: int | None = None
+    first_cause: str | None = None
+    decision: str = ""
+    recoveries: tuple[RecoveryRecord, ...] = ()
+    faults_fired: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    raised: tuple[Raised, ...] = ()
+    poison: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    leaving: Mapping[str, Position | None] = field(default_factory=dict)
+    draining: frozenset[str] = frozenset()
+    saved: Mapping[str, int] = field(default_factory=dict)
+    unfinished: Unfinished | None = None
+    ending: Ending | None = None
+
+
+def fold(entries: Iterable[Mapping[str, Any]]) -> Past:
+    """What the entries of all earlier lives say, oldest first; entries that it does not know say nothing."""
+    past = Past()
+    ranks: dict[str, KnownRank] = {}
+    for entry in entries:
+        if entry.get("generation"):
+            past = replace(past, generation=entry["generation"])
+        match entry.get("what"):
+            case "memory":
+                read: dict[str, Any] = {name: READ[name](entry[name], past) for name in READ if name in entry}
+                past = replace(past, **read)
+            case "recovering":
+                first = Unfinished(entry["generation"], entry["cause"], entry["before"], entry["time"])
+                past = replace(past, unfinished=replace(past.unfinished or first, generation=entry["generation"]))
+            case "opened" if past.unfinished:
+                opened = replace(
+                    past.unfinished,
+                    step=entry["step"],
+                    lost=tuple(map(_seat, entry["lost"])),
+                    lost_microbatches=tuple(entry["lost_microbatches"]),
+                    decision=entry["reason"],
+                )
+                past = replace(past, unfinished=opened)
+            case "recovered":
+                past = replace(past, unfinished=None)
+            case "rank asked for":
+                ranks[entry["incarnation"]] = KnownRank(entry["incarnation"], _perhaps(entry["seat"]))
+            case "rank up":
+                name, seat = entry["incarnation"], _perhaps(entry["seat"])
+                ranks[name] = KnownRank(name, seat, entry["node"], entry["pid"], entry["time"])
+            case "rank gone" | "fenced" | "left" | "dismissed":
+                name = entry["incarnation"]
+                ranks[name] = replace(ranks.get(name, KnownRank(name)), gone=True)
+    return replace(past, ranks=ranks)
+
+
+def _perhaps(text: str | None) -> Seat | None:
+    return None if text is None else _seat(text)
+
+
+def _seat(text: str) -> Seat:
+    replica, _, coordinate = text.partition(".")
+    return Seat(int(replica), int(coordinate))
+
+
+def _recovery(said: Mapping[str, Any]) -> RecoveryRecord:
+    lost = {"lost": tuple(said["lost"]), "lost_microbatches": tuple(said["lost_microbatches"])}
+    return RecoveryRecord(**{**said, **lost})
+
+
+def _raised(said: Mapping[str, Any]) -> Raised:
+    return Raised(**{**said, "position": Position(**said["position"]), "samples": tuple(said["samples"])})
+
+
+def _place(text: str) -> Position:
+    return Position(*map(int, text.split("/")))
+
+
+def _text(place: Position) -> str:
+    return f"{place.step}/{place.unit}/{place.attempt}"
+
+
+# How a later life reads what an earlier one has written: lists hold only what was new.
+READ: Mapping[str, Callable[[Any, Past], object]] = {
+    "target": lambda said, _: said,
+    "first_cause": lambda said, _: said,
+    "decision": lambda said, _: said,
+    "recoveries": lambda said, past: (*past.recoveries, *map(_recovery, said)),
+    "faults_fired": lambda said, past: (*past.faults_fired, *said),
+    "warnings": lambda said, past: (*past.warnings, *said),
+    "raised": lambda said, past: (*past.raised, *map(_raised, said)),
+    "poison": lambda said, _: {int(step): frozenset(indices) for step, indices in said.items()},
+    "leaving": lambda said, _: {name: place and _place(place) for name, place in said.items()},
+    "draining": lambda said, _: frozenset(said),
+    "saved": lambda said, _: dict(said),
+    "ending": lambda said, _: Ending(**said),
+}
+WRITE: Mapping[str, Callable[[Any], object]] = {
+    "recoveries": lambda new: [asdict(record) for record in new],
+    "raised": lambda new: [asdict(message) for message in new],
+    "poison": lambda held: {str(step): sorted(indices) for step, indices in held.items()},
+    "leaving": lambda held: {name: place and _text(place) for name, place in held.items()},
+    "draining": sorted,
+    "saved": dict,
+    "ending": asdict,
+}
