@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
@@ -25,6 +26,10 @@ from .ledger import Ledger
 from .rendezvous import StoreClients
 
 _POLL_S = 0.005
+
+
+class _Refused(HandoverError):
+    """The source lives and cannot give its state: nobody will do so in its place."""
 
 
 class Handover:
@@ -88,10 +93,12 @@ class Handover:
             if future is not None and future.done():
                 error = future.exception()
                 if error is None:
+                    # Nobody else keeps it: it may be as large as all that this rank holds.
+                    self._coming = {}
                     return future.result()
                 # If its source is gone, the controller is about to say so, and to name another one.
                 failed = now if failed is None else failed
-                if now - failed > self._timeouts.heartbeat + self._timeouts.probe:
+                if isinstance(error, _Refused) or now - failed > self._timeouts.heartbeat + self._timeouts.probe:
                     raise error
             elif now > deadline:
                 raise HandoverError(f"the state did not come within {self._timeouts.recovery:g} s")
@@ -109,14 +116,17 @@ class Handover:
                 channel.send(self._greeting + wire.encode(place))
                 self._check(channel)
                 self._chaos.step = message.position.step
-                held, state = stream.receive(channel, lambda evidence: self._chaos.at(FaultPoint.IN_RESTORE, evidence))
+                held, state = stream.receive(channel, partial(self._chaos.at, FaultPoint.IN_RESTORE))
+            if isinstance(state, _Refused):
+                raise state
             if held != place:
                 raise HandoverError(f"it is that of {held[1]} in generation {held[0]}")
             future.set_result(state)
         except Exception as error:
+            kind = type(error) if isinstance(error, HandoverError) else HandoverError
             text = " ".join(str(error).split()) or type(error).__name__
             future.set_exception(
-                HandoverError(f"the state before step {message.position} could not be taken from rank {source}: {text}")
+                kind(f"the state before step {message.position} could not be taken from rank {source}: {text}")
             )
 
     def _serve(self, message: Open, newcomer: str) -> None:
@@ -148,9 +158,15 @@ class Handover:
         if not self._ledger.await_taken_up(position, generation, self._timeouts.recovery):
             raise HandoverError("training did not come to it")
         channel.send(self._greeting)
-        digest = stream.send(
-            channel, (place, self._read()), lambda evidence: self._chaos.at(FaultPoint.IN_RESTORE, evidence)
-        )
+        try:
+            half = partial(self._chaos.at, FaultPoint.IN_RESTORE)
+            digest = stream.send(channel, (place, self._read()), half)
+        except HandoverError:
+            raise
+        except Exception as error:
+            # What the user keeps cannot be read, or not be sent: nothing has been.
+            refusal = _Refused(f"it cannot be sent: {type(error).__name__}: {error}")
+            digest = stream.send(channel, (place, refusal))
         # What was decided meanwhile may have changed what was sent.
         if self._ledger.transaction.position == position:
             channel.send(digest)

@@ -6,7 +6,8 @@ from ...policies.values import changed
 from .events import Action, Record, StartRank
 from .state import Rank, Standing, State
 
-# A rank that ends before it is ready is asked for again after this long, then after twice as long, and so on.
+# A rank that ends before it has computed anything is asked for again after this long, then after twice as long, and so
+# on; those that the run began with are not counted once they were ready.
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
@@ -51,7 +52,8 @@ def failed(state: State, rank: Rank, cause: str, now: float) -> State:
     if rank.node:
         event = NodeEvent(rank.node, f"{rank.title}: {cause}")
         state = changed(state, failures=state.settings.quarantine.record(state.failures, event, now))
-    if rank.standing is not Standing.STARTING or state.world is None:
+    fruitless = rank.standing is Standing.STARTING or (rank.asked > state.started and not rank.computed)
+    if state.world is None or not fruitless:
         return changed(state, aborted=0)
     pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2**state.aborted)
     return changed(state, aborted=state.aborted + 1, ask_after=now + pause)

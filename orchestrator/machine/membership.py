@@ -55,7 +55,7 @@ def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
     if rank.ready is not None:
         return state, []
     state = state.rank(incarnation, ready=message, standing=Standing.READY, start_s=now - rank.asked)
-    state = changed(state, aborted=0, awaited=without(state.awaited, incarnation))
+    state = changed(state, awaited=without(state.awaited, incarnation))
     if rank.seat is not None and state.world is None:
         # Whoever is not the last one changes nothing, and need not look at all others.
         return (state, []) if state.awaited else try_open(state, now)

@@ -247,7 +247,7 @@ class State:
         failures: what is remembered of the failures of nodes.
         draining: nodes on which nothing is started any more.
         ask_after: when the next rank may be asked for: ranks that end before they are ready are not asked for at once.
-        aborted: such ends in a row.
+        aborted: such ends in a row, with nothing computed.
         begun: by the newest positions, who was heard first of those that work there, and at what.
         poison: microbatches that failed on two ranks, by step.
         recorded: the records of all steps before this one are here.

@@ -1,7 +1,10 @@
 """A member serves the state before the position that it has come to, and nothing else reaches the newcomer."""
 
+import gc
 import socket
+import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -165,3 +168,22 @@ def test_nothing_is_taken_from_or_given_to_a_stranger(store: tuple[Any, int]) ->
         connection.sendall(wire.greeting("b" * 64) + wire.encode((Generation(1, 1), PLACE)))
         assert connection.recv(1) == b""
     assert source.reads == 0
+
+
+def test_the_newcomer_hears_why_a_state_cannot_be_sent(store: tuple[Any, int]) -> None:
+    source, newcomer = source_at_work(store[1], {"lock": threading.Lock()}), Side("newcomer")
+    message = opening(store[1])
+    source.open(message)
+    newcomer.open(message)
+    with pytest.raises(HandoverError, match="from rank source: it cannot be sent: TypeError: cannot pickle"):
+        newcomer.take(seconds=0.2)
+
+
+def test_a_state_that_was_taken_is_not_kept(store: tuple[Any, int]) -> None:
+    source, newcomer = source_at_work(store[1], {"weight": torch.ones(3)}), Side("newcomer")
+    message = opening(store[1])
+    source.open(message)
+    newcomer.open(message)
+    weight = weakref.ref(newcomer.take()["weight"])
+    gc.collect()
+    assert weight() is None

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,15 @@ def statuses(state: RunState) -> Counter[str]:
     return Counter(member.status for member in state.members)
 
 
+def ends(journal: Sequence[Mapping[str, object]]) -> list[str]:
+    """How processes have ended."""
+    causes = [str(entry["cause"]) for entry in journal if entry["what"] == "end confirmed"]
+    return [cause for cause in causes if "exit code" in cause]
+
+
 def changed(folder: Path, undisturbed: Outcome, ranks: int, world: int, during: During, **options: object) -> Outcome:
     """Train while the world changes; everything is as if undisturbed, and nothing is computed twice."""
-    plan = plan_of(folder, ranks=ranks, gates=(GATE, GATE + 1), **options)
+    plan = plan_of(folder, ranks=ranks, gates=(GATE, GATE + 1, STEPS - 1), **options)
     outcome = drive(plan, LocalCluster(plan.program()), folder, during)
     assert_as_if_undisturbed(outcome, undisturbed, (), lost=4 - world)
     computed = Counter(place for places in outcome.computed.values() for place in places)
@@ -53,6 +60,7 @@ def test_a_run_grows_from_two_to_four(undisturbed: Outcome, tmp_path: Path) -> N
         # One that was ready a moment later joins in the next step.
         await until(lambda: controller.state().world == 4)
         open_gate(tmp_path, GATE + 1)
+        open_gate(tmp_path, STEPS - 1)
 
     outcome = changed(tmp_path, undisturbed, ranks=2, world=4, during=grow)
     assert outcome.state.target == 4
@@ -85,11 +93,12 @@ def test_a_run_shrinks_from_four_to_two(undisturbed: Outcome, tmp_path: Path) ->
         await until(lambda: statuses(controller.state())["leaving"] == 2)
         open_gate(tmp_path, GATE)
         open_gate(tmp_path, GATE + 1)
+        await until(lambda: len(ends(controller.events())) == 2)
+        open_gate(tmp_path, STEPS - 1)
 
     outcome = changed(tmp_path, undisturbed, ranks=4, world=2, during=shrink)
     assert {member.replica for member in outcome.state.members} == {0, 1}
-    ends = Counter(entry["cause"] for entry in outcome.journal if entry["what"] == "end confirmed")
-    assert ends["its process ended with exit code 0"] == 2
+    assert ends(outcome.journal) == ["its process ended with exit code 0"] * 2
     for name, steps in outcome.decided.items():
         left = not name.startswith(("0000", "0001"))
         # Whoever leaves has done its share of the step under way, and begins nothing more.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from everstep.conf.chaos import Fault, FaultKind, FaultPoint, FaultTarget
+from everstep.orchestrator.view import Phase
 
 from .harness import WIDE, Outcome, assert_as_if_undisturbed, run
 
@@ -108,3 +109,14 @@ def test_the_cheaper_way_is_taken_by_default(undisturbed: Outcome, tmp_path: Pat
     assert "against" in decision
     world = outcome.state.recoveries[0].world_after
     assert_as_if_undisturbed(outcome, undisturbed, [Fault(STEP, 2)], lost=4 - world)
+
+
+def test_float_sums_are_close(undisturbed: Outcome, tmp_path: Path) -> None:
+    outcome = run(tmp_path, ranks=4, chaos=[Fault(STEP, 2)], spares=1, recovery="swap", reduction="float")
+    assert outcome.state.phase is Phase.SUCCEEDED
+    assert outcome.state.metrics["world"] == 4
+    for step, seen in undisturbed.rates.items():
+        ((rate, loss),) = seen
+        for other_rate, other_loss in outcome.rates[step]:
+            assert other_rate == rate
+            assert other_loss == pytest.approx(loss, rel=1e-4)

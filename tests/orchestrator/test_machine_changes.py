@@ -269,3 +269,29 @@ def test_ranks_that_fail_before_they_come_in_end_no_run() -> None:
     assert script.look.warnings == ("ranks that are started beside those that train fail: the disk is full",)
     script.hear(0, replace(failed, incarnation=name(0)))
     assert script.look.phase is Phase.FAILED
+
+
+def test_ranks_that_come_in_and_end_with_nothing_computed_are_not_hurried() -> None:
+    """Each of them stops the others for a moment: there are more and more steps between two."""
+    script = Script(ranks=2, replaces=True).boot()
+    script.wait(1.0, 0, 1)
+    script.end(1)
+    script.report(0, done=(0,))
+    script.join(0)
+    script.resume(0)
+    pauses = []
+    for count in range(1, 5):
+        while len(asked(script)) < count:
+            script.wait(0.5, 0)
+            pauses[-1] += 0.5
+        newcomer = asked(script)[-1]
+        arrive(script, newcomer)
+        begins(script, 0, step=count)
+        script.report(0, Position(count))
+        assert newcomer in opened(script).sources
+        script.happen(Ended(newcomer, "no state came"))
+        script.report(0, Position(count))
+        script.join(0)
+        script.resume(0)
+        pauses.append(0.0)
+    assert pauses[:3] == [1.0, 2.0, 4.0]
