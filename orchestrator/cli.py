@@ -156,6 +156,17 @@ def simulate(file: str, overrides: tuple[str, ...], json_file: Path | None) -> N
     simulate(file, overrides, json_file, _console())
 
 
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="The file, as in w.safetensors.")
+@click.option("--step", type=int, help="Of the checkpoint; by default the newest whole one.")
+def export(run_folder: Path, target: Path, step: int | None) -> None:
+    """Write the weights of a checkpoint of RUN, the folder of a run in its storage_path, as one safetensors file."""
+    from .export import export
+
+    click.echo(export(run_folder, target, step))
+
+
 def undisturbed_twin(run_file: RunFile) -> RunFile:
     """The same run under another name and without its planned faults."""
     return dataclasses.replace(

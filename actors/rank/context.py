@@ -164,6 +164,8 @@ class RankContext:
                     "trained parameters": str(len(parameters)),
                     "optimizers, schedulers and extra": state_sha256(self._kept),
                     "seed": str(elastic.seed),
+                    # Only who may go on later wants to know whether it is the same one then.
+                    **({"data": loader.sample_sha256()} if process.storage else {}),
                 },
                 self._portable.nbytes,
             )

@@ -10,7 +10,12 @@ from torch.utils.data import IterableDataset, default_collate
 from ...conf.errors import DataError
 from ...conf.schedule import BatchSchedule
 from .order import Epochs, Ordered, SampleOrder, mix
+from .rng import streams_kept
+from .signature import value_sha256
 from .workers import Collate, Loaded, Source, Workers
+
+# Steps whose first microbatch stands for the data set.
+_SAMPLED = (0, 997)
 
 
 class Microbatches:
@@ -142,6 +147,15 @@ class Loader:
             samples = ", ".join(map(str, self.order.samples(step, index)))
             error.add_note(f"while loading samples {samples} of microbatch {index} of step {step}")
             raise
+
+    def sample_sha256(self) -> str:
+        """Of two microbatches that stand for all: another data set, or another order of it, has other ones."""
+        with streams_kept():
+            try:
+                return value_sha256([self._source.load(*self._work(step, 0)) for step in _SAMPLED])
+            except Exception as error:
+                # Whoever comes to that microbatch hears of it.
+                return f"{type(error).__name__} in a sample"
 
     def close(self) -> None:
         """End the workers."""

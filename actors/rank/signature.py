@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,10 +38,20 @@ def state_sha256(objects: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
+def value_sha256(value: Any) -> str:
+    """Of anything: tensors, arrays and plain values in containers; of other objects only their kind."""
+    digest = hashlib.sha256()
+    _digest(digest, value)
+    return digest.hexdigest()
+
+
 def _digest(digest: "hashlib._Hash", value: Any) -> None:
     """Of nested containers; what is neither a tensor, a container nor a plain value goes by its type."""
     if isinstance(value, Tensor):
         _update(digest, value)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"{value.dtype}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
     elif isinstance(value, Mapping):
         for key in sorted(value, key=repr):
             digest.update(repr(key).encode())
