@@ -153,6 +153,7 @@ class RankContext:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
         guard(optimizers.values(), gradients, lambda: self._run.current if self._run else None)
         self._portable = Portable(self._models, self._kept, buffers, gradients)
+        self._portable.refuse_unsendable()
         process.say(
             Ready(
                 process.incarnation,

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...conf.errors import HandoverError
+from ...conf.errors import HandoverError, LoopError
+from . import stream
 from .buffers import Buffers
 from .gradients import GradientSum
 from .run import Evaluations
@@ -58,6 +59,19 @@ class Portable:
         """Of all tensors in the state that a rank in this place would be given; optimizers may still add theirs."""
         values = (self._models[name].state_dict() for name in self._models)
         return sum(_nbytes(value) for value in (*values, *(held.state_dict() for held in self._kept.values())))
+
+    def refuse_unsendable(self) -> None:
+        """Refuse what could not be given to another rank, before anybody needs it.
+
+        Raises:
+            LoopError: a state dict that cannot be pickled; tensors in it are not looked at.
+        """
+        models = {f"model {name}".strip(): held for name, held in self._models.items()}
+        for name, held in {**models, **self._kept}.items():
+            try:
+                stream.pack(held.state_dict())
+            except Exception as error:
+                raise LoopError(f"the state_dict of {name} cannot be sent to another rank: {error}") from error
 
     def read(self, evaluations: Evaluations = ()) -> State:
         """The state between two steps; also while the second one computes, since that changes nothing of it."""

@@ -69,6 +69,22 @@ def scales_the_loss(ctx: Any) -> None:
     loop(ctx, lambda step, loss, run, ctx: step.backward(scaler.scale(loss)))
 
 
+class Locked:
+    """Something of the user's own that no other process can hold."""
+
+    def state_dict(self) -> dict[str, Any]:
+        import threading
+
+        return {"lock": threading.Lock()}
+
+    def load_state_dict(self, held: dict[str, Any]) -> None:
+        pass
+
+
+def keeps_a_lock(ctx: Any) -> None:
+    loop(ctx, extra={"lock": Locked()})
+
+
 def keeps_a_scaler(ctx: Any) -> None:
     loop(ctx, extra={"scaler": torch.amp.GradScaler("cpu")})
 
@@ -171,6 +187,7 @@ CASES: list[tuple[Train, str]] = [
     (steps_in_the_batch_loop, r"optimizer.step\(\) was called before the batches of step 0 were consumed"),
     (sparse_gradients, "weight has a sparse gradient: everstep sums dense ones, use sparse=False"),
     (scales_the_loss, r"GradScaler.scale was called: .*use bf16"),
+    (keeps_a_lock, r"the state_dict of extra lock cannot be sent to another rank: cannot pickle '_thread.lock' object"),
     (keeps_a_scaler, r"extra\['scaler'\] is a GradScaler: .*use bf16"),
     (a_weight_that_is_no_number, "weight=nan must be a finite number that is not negative"),
     (a_negative_weight_of_parts, "weight=-1 must be a finite number that is not negative"),
