@@ -1,6 +1,7 @@
 """The weights of a checkpoint as one file that others can read."""
 
 from pathlib import Path
+from typing import Any
 
 from ..actors.saved import safetensors
 from ..actors.saved.catalogue import Catalogue
@@ -49,6 +50,6 @@ def export(run_folder: Path, target: Path, step: int | None = None) -> str:
     ]
     form = safetensors.layout(entries, {"format": "pt", "step": str(step)})
     ordered = sorted(weights, key=form.offsets.__getitem__)
-    parts = [form.header, *(weights[name].view(-1).view(uint8).numpy().data for name in ordered)]
+    parts: list[Any] = [form.header, *(weights[name].view(-1).view(uint8).numpy().data for name in ordered)]
     Storage(str(target.resolve().parent)).write(target.name, parts)
     return f"{target}: {len(weights)} tensors of step {step}, {form.bytes} bytes"
