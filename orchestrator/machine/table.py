@@ -64,6 +64,10 @@ FAILED = (Phase.FAILED,)
 # A change of the world is planned when the last report is in, when the last end is confirmed or was waited for long
 # enough, and when there are more ranks than before.
 PLANNING = (Report, Ended, Tick, Ready, Room)
+# A later controller goes on when the last rank that it waits for has come, is known to be dead, or has not come in
+# time; what it was told of others meanwhile, it hears then.
+ADOPTION = (Serving, Heartbeat, Ended, Tick)
+_GROUPS = {PLANNING: "planning", ADOPTION: "adoption"}
 MESSAGES = get_args(FromRank)
 
 PHASES: tuple[Row, ...] = (
@@ -82,12 +86,14 @@ PHASES: tuple[Row, ...] = (
     Row(UNDER_WAY, FAILED, "the training function is at fault", (Raised,)),
     Row((*UNDER_WAY, *ADOPTING), FAILED, "somebody stops it", (StopRequested,)),
     Row(STARTING, ADOPTING, "another controller takes over", (TookOver,)),
-    Row(STARTING, SUCCEEDED, "it had ended under an earlier controller", (TookOver,)),
-    Row(ADOPTING, STARTING, "there was no generation yet", (Heartbeat, Ended, Tick)),
-    Row(ADOPTING, RUNNING, "all members serve the newest generation", (Serving,)),
-    Row(ADOPTING, RECOVERING, "a member is lost, or has left its group", (Serving, Ended, Tick)),
-    Row(ADOPTING, SUCCEEDED, "all had finished", (Serving,)),
-    Row(ADOPTING, FAILED, "no member has outlived the earlier controller", (Ended, Tick)),
+    Row(STARTING, SUCCEEDED, "it had ended before", (TookOver,)),
+    Row(STARTING, FAILED, "it had ended before, or nobody is left", (TookOver,)),
+    Row(ADOPTING, STARTING, "there was no generation yet", ADOPTION),
+    Row(ADOPTING, RUNNING, "all serve the newest generation, or are ready for the first", ADOPTION),
+    Row(ADOPTING, RECOVERING, "a member is lost, or has left its group", ADOPTION),
+    Row(ADOPTING, WAITING, "too few are left", ADOPTION),
+    Row(ADOPTING, SUCCEEDED, "all had finished", ADOPTION),
+    Row(ADOPTING, FAILED, "nothing helps", ADOPTION),
 )
 
 HEALTHY = (Standing.STARTING, Standing.READY, Standing.MEMBER, Standing.FINISHED)
@@ -104,21 +110,22 @@ STANDINGS: tuple[Row, ...] = (
         (None,),
         (Standing.STARTING,),
         "it is asked for",
-        (Started, NodeLost, NodeDraining, Resize, Heartbeat, *PLANNING),
+        (Started, NodeLost, NodeDraining, Resize, *PLANNING, *ADOPTION),
     ),
     Row((None,), (Standing.STARTING,), "an earlier controller has asked for it", (TookOver, Hello)),
-    Row((None,), (Standing.GONE,), "it was lost under an earlier controller", (TookOver, Serving)),
-    Row(_READY, (*_MEMBER, *_FINISHED), "it serves the newest generation", (Serving,)),
+    Row((None,), (Standing.GONE,), "it was lost under an earlier controller", (TookOver, *ADOPTION)),
+    Row(_READY, _MEMBER, "it serves the newest generation", (Serving,)),
+    Row(_READY, _FINISHED, "it had finished", ADOPTION),
     Row((Standing.STARTING,), _READY, "it stands in begin", (Ready,)),
     Row((Standing.STARTING,), _MEMBER, "the others waited for it", (Ready,)),
-    Row(_READY, _MEMBER, "a generation opens with it", (StoreOpened, NodeLost, *PLANNING)),
+    Row(_READY, _MEMBER, "a generation opens with it", (StoreOpened, NodeLost, Heartbeat, *PLANNING)),
     Row((*_MEMBER, *_FINISHED), _READY, "there is no place for it", PLANNING),
     Row(_MEMBER, _FINISHED, "it has applied all steps", (Finished,)),
     Row(_FINISHED, _MEMBER, "all go back to a saved state", PLANNING),
     Row(HEALTHY, SUSPECT, "it is silent", (Tick,)),
     Row(SUSPECT, HEALTHY, "it is heard again, and is what it was", MESSAGES),
-    Row(LIVING, _FENCED, "it is given up", (NodeLost, *PLANNING)),
-    Row(LIVING, _LEFT, "it is not needed any more", (NodeDraining, *PLANNING)),
+    Row(LIVING, _FENCED, "it is given up", (NodeLost, *PLANNING, *ADOPTION)),
+    Row(LIVING, _LEFT, "it is not needed any more", (NodeDraining, *PLANNING, *ADOPTION)),
     Row((*LIVING, *_FENCED, *_LEFT), (Standing.GONE,), "its process is gone", (Ended,)),
 )
 
@@ -189,9 +196,9 @@ def _all(places: Sequence[Place | None]) -> str:
 def _names(events: Sequence[type]) -> str:
     if events == MESSAGES:
         return "any message"
-    planning = set(PLANNING) <= set(events)
-    named = [event.__name__ for event in events if not (planning and event in PLANNING)]
-    return ", ".join([*named, *(["planning"] if planning else [])])
+    groups = [many for many in _GROUPS if set(many) <= set(events)]
+    named = [event.__name__ for event in events if not any(event in many for many in groups)]
+    return ", ".join([*named, *(_GROUPS[many] for many in groups)])
 
 
 def main() -> None:

@@ -307,7 +307,7 @@ def _has_computed(stage: Stage, rank: int, count: str, seconds: str) -> None:
 @_says(_RANKS + r" reports? " + _PLACE + r": (?P<facts>.+)")
 def _reports(stage: Stage, rank: int, place: Position, facts: str) -> None:
     """It abandons the newest generation, or another one, and says what it has of the step."""
-    held: dict[str, object] = {"done": frozenset(), "owed": frozenset(), "abandons": stage.generation}
+    held: dict[str, object] = {"done": frozenset(), "owed": frozenset()}
     work: Work | None = stage.training
     for part in facts.split(", "):
         word, _, rest = part.partition(" ")
@@ -335,6 +335,8 @@ def _reports(stage: Stage, rank: int, place: Position, facts: str) -> None:
                     f"unknown in a report: {part!r}; known are: done N ..., owes N ..., not begun, evaluates, "
                     "lacks the state, repeats N, abandons T.N, promises T.N, accuses N, because ..."
                 )
+    if "abandons" not in held:
+        held["abandons"] = stage.generation
     stage.hear(rank, Report(incarnation=name(rank), position=place, work=work, **held))  # type: ignore[arg-type]
 
 
