@@ -3,18 +3,15 @@
 Run: ``python -m everstep.benchmarks.simulated_goodput`` (``--quick`` for a look).
 """
 
-import random
-import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from everstep.benchmarks import simulated_goodput_arms as arms
+from everstep.benchmarks import simulated_goodput_regret as regret
 from everstep.benchmarks.common import Row, console, parser, publish
 from everstep.benchmarks.simulated_goodput_arms import Arm
-from everstep.benchmarks.simulated_goodput_regret import FIXED, Duel, duel
 from everstep.benchmarks.simulated_goodput_scale import Planned, plan_after_a_loss
 from everstep.conf.simulation import Simulation
 from everstep.conf.simulation import load as load_simulation
@@ -32,16 +29,6 @@ INTERVALS = (2, 4, 8, 16, 32, 64)
 HEADLINE = (32, 120)
 LOSSES = 8
 LLAMA = Path(__file__).resolve().parent.parent / "examples" / "simulate_llama3.yaml"
-
-
-@dataclass(frozen=True)
-class Duels:
-    """``auto`` against the fixed policies in many drawn worlds."""
-
-    all: Sequence[Duel]
-
-    def regrets(self, policy: str = "auto") -> list[float]:
-        return [one.regret(policy) for one in self.all]
 
 
 def versatile_against_restart(interval: int, seconds: float, losses: int = LOSSES) -> float:
@@ -148,24 +135,6 @@ def large_worlds(*, quick: bool) -> dict[str, tuple[Simulation, list[Arm]]]:
     return found
 
 
-def duels(count: int, seed: int) -> Duels:
-    """That many drawn worlds, and what came of them."""
-    chance = random.Random(seed)
-    held = Duels([duel(chance) for _ in range(count)])
-    title = f"regret against the best fixed policy, {count} drawn worlds"
-    table = Table("policy", "best of the fixed, worlds", "regret, median", "worst", "worlds lost by over 1 %",
-                  title=title, title_justify="left")  # fmt: skip
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for policy in ("auto", "auto, true costs", *FIXED):
-        regrets = held.regrets(policy)
-        best = str(sum(one.best == policy for one in held.all)) if policy in FIXED else ""
-        behind = sum(regret > 0.01 for regret in regrets)
-        table.add_row(policy, best, f"{statistics.median(regrets):.2%}", f"{max(regrets):.2%}", str(behind))
-    console().print(table)
-    return held
-
-
 def scale_rows(ranks: int) -> list[Row]:
     """From one failure to the whole new plan, for replicas of eight ranks and of one."""
     rows = []
@@ -230,13 +199,10 @@ def main() -> None:
         )
         shares[name] = {arm: outcome.effective_throughput / ideal / 3600 for arm, outcome in found.items()}
 
-    held = duels(4 if quick else 120, options.seed)
-    regrets = held.regrets()
-    rows += [
-        Row("auto_regret", max(regrets), "share of goodput"),
-        Row("auto_regret_median", statistics.median(regrets), "share of goodput"),
-        Row("auto_regret_true_costs", max(held.regrets("auto, true costs")), "share of goodput"),
-    ]
+    fought = regret.duels(4 if quick else 120, options.seed)
+    console().print(regret.regret_table(fought))
+    console().print(regret.where_auto_wins(fought))
+    rows += regret.rows(fought)
     rows.append(simulate_llama(1.0 if quick else 54.0))
     rows += scale_rows(2_000 if quick else 100_000)
     publish("goodput in virtual time", rows, options)
@@ -244,7 +210,7 @@ def main() -> None:
         from everstep.benchmarks.simulated_goodput_plot import plot
 
         labels = {f"{interval} steps": curve for interval, curve in curves.items()}
-        plot(options.plot, labels, PUBLISHED_FACTOR, shares, regrets)
+        plot(options.plot, labels, PUBLISHED_FACTOR, shares, [one.regret() for one in fought])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,19 @@
 """What ``auto`` loses when the costs that it predicts with are wrong, against the best fixed policy in hindsight."""
 
 import random
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from everstep.benchmarks.common import Row
 from everstep.conf.simulation import Batch, Failures, Fleet, PolicyKeys, SimulatedCosts, Simulation
 from everstep.orchestrator.simulation.engine import Engine
+from rich.table import Table
 
 FIXED = ("swap", "shrink", "restart")
 WRONG_BY = 0.5
+# Differences below a thousandth of the goodput are none.
+_ALIKE = 0.001
 
 
 @dataclass(frozen=True)
@@ -96,3 +101,59 @@ def _goodput(world: Simulation, recovery: str) -> float:
 def _between(chance: random.Random, low: float, high: float) -> float:
     """Even over orders of magnitude."""
     return float(low * (high / low) ** chance.random())
+
+
+def duels(count: int, seed: int) -> list[Duel]:
+    """That many drawn worlds, and what came of them."""
+    chance = random.Random(seed)
+    return [duel(chance) for _ in range(count)]
+
+
+def rows(fought: Sequence[Duel]) -> list[Row]:
+    """The worst regret, the usual one, and the worst with true costs."""
+    regrets = [one.regret() for one in fought]
+    return [
+        Row("auto_regret", max(regrets), "share of goodput"),
+        Row("auto_regret_median", statistics.median(regrets), "share of goodput"),
+        Row("auto_regret_true_costs", max(one.regret("auto, true costs") for one in fought), "share of goodput"),
+    ]
+
+
+def regret_table(fought: Sequence[Duel]) -> Table:
+    """How much each policy loses against the best fixed one."""
+    title = f"regret against the best fixed policy, {len(fought)} drawn worlds"
+    table = Table("policy", "best of the fixed, worlds", "regret, median", "worst", "worlds lost by over 1 %",
+                  title=title, title_justify="left")  # fmt: skip
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for policy in ("auto", "auto, true costs", *FIXED):
+        regrets = [one.regret(policy) for one in fought]
+        best = str(sum(one.best == policy for one in fought)) if policy in FIXED else ""
+        behind = sum(regret > 0.01 for regret in regrets)
+        table.add_row(policy, best, f"{statistics.median(regrets):.2%}", f"{max(regrets):.2%}", str(behind))
+    return table
+
+
+def where_auto_wins(fought: Sequence[Duel]) -> Table:
+    """Worlds in which ``auto`` is better, alike and worse than each fixed policy, by the kind of world."""
+    groups: dict[str, Callable[[Duel], bool]] = {
+        "all": lambda one: True,
+        "with replacements": lambda one: one.world.policies.replace,
+        "without": lambda one: not one.world.policies.replace,
+        "with spares": lambda one: one.world.policies.spares > 0,
+        "none": lambda one: one.world.policies.spares == 0,
+        "snapshots in vaults": lambda one: one.world.policies.snapshot_every > 0,
+        "checkpoints only": lambda one: one.world.policies.snapshot_every == 0,
+    }
+    table = Table(
+        "worlds", "", *FIXED, title="auto, costs wrong: better / alike / worse than ...", title_justify="left"
+    )
+    for name, belongs in groups.items():
+        there = [one for one in fought if belongs(one)]
+        cells = []
+        for policy in FIXED:
+            gains = [one.goodput["auto"] / one.goodput[policy] - 1 for one in there]
+            better, worse = sum(gain > _ALIKE for gain in gains), sum(gain < -_ALIKE for gain in gains)
+            cells.append(f"{better} / {len(there) - better - worse} / {worse}")
+        table.add_row(name, str(len(there)), *cells)
+    return table

@@ -9,7 +9,7 @@ from everstep.benchmarks import simulated_goodput as goodput
 from everstep.benchmarks import simulated_goodput_arms as arms
 from everstep.benchmarks.common import Row
 from everstep.benchmarks.simulated_goodput_plot import plot
-from everstep.benchmarks.simulated_goodput_regret import FIXED, duel
+from everstep.benchmarks.simulated_goodput_regret import FIXED, duel, duels, regret_table, where_auto_wins
 from everstep.benchmarks.simulated_goodput_scale import plan_after_a_loss
 
 
@@ -56,6 +56,15 @@ def test_a_duel_is_fought_over_the_same_failures_by_all() -> None:
     assert set(first.goodput) == {*FIXED, "auto", "auto, true costs"}
     assert first.regret(first.best) == 0
     assert all(0 < value <= 1 for value in first.goodput.values())
+
+
+def test_where_auto_wins_counts_every_world_once_for_each_policy() -> None:
+    fought = duels(3, seed=1)
+    tables = regret_table(fought), where_auto_wins(fought)
+    assert [next(iter(table.columns[0].cells)) for table in tables] == ["auto", "all"]
+    for column in tables[1].columns[2:]:
+        counts = [int(count) for count in next(iter(column.cells)).split(" / ")]  # type: ignore[union-attr]
+        assert sum(counts) == len(counts) == 3
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(64, 8), (48, 1)])
