@@ -216,6 +216,15 @@ def test_a_whole_step_is_begun_once_more_from_its_evaluations() -> None:
             again(before, position=position, **told)
 
 
+def test_poison_is_that_of_the_training_step() -> None:
+    poison = {0: frozenset({5}), 7: frozenset({1})}
+    assert opened(poison=poison).poison == {5}
+    assert opened(poison=poison, work=EVALUATION).poison == frozenset()
+    assert opened(poison=poison, work=None).poison == frozenset()
+    later = Transaction(ME).open(opening(1, position=LATER, poison=poison, sources={ME: PEER}))
+    assert later.poison == {1}
+
+
 # --- going back
 
 
