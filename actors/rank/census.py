@@ -65,12 +65,14 @@ class Part:
         poison: its indices that nobody may compute: they count, and contribute nothing.
         dropped: indices that nobody contributes.
         pace: seconds that one of its microbatches took, 0 if it computed none.
+        full: it could not save the state after this step: what it saved before is not written yet.
     """
 
     shadow: bool = False
     poison: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()
     pace: float = 0.0
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Census:
         numbers: weighted means of what was recorded.
         microbatches: how many it counts.
         pace: seconds per microbatch of the slowest member that contributed any; 0 if nobody knows.
+        full: whether some rank could not save the state after this step.
     """
 
     weights: tuple[float, ...]
@@ -101,6 +104,7 @@ class Census:
     numbers: Mapping[str, float] = field(default_factory=dict)
     microbatches: int = 0
     pace: float = 0.0
+    full: bool = False
 
     @property
     def weight(self) -> float:
@@ -152,7 +156,7 @@ class Statement:
         rows = torch.zeros(_ROWS, self.microbatches, dtype=torch.float64)
         for index, held in contributions.items():
             rows[:, index] = torch.tensor(held.row(payloads[index]), dtype=torch.float64)
-        flags = torch.tensor([float(self.stop), *map(float, touched)], dtype=torch.float64)
+        flags = torch.tensor([float(self.stop), float(self.part.full), *map(float, touched)], dtype=torch.float64)
         signatures = torch.zeros(2 * communicator.size if self.probed else 0, dtype=torch.float64)
         if self.signature is not None:
             halves = divmod(self.signature, 2**_HALF_BITS)
@@ -192,13 +196,13 @@ class Taking:
         for collective in self.pending:
             collective.wait()
         rows, rest = self.summed.cpu().tensor_split([_ROWS * self.microbatches])
-        flags, signatures = rest.tensor_split([1 + self.parameters])
+        flags, signatures = rest.tensor_split([2 + self.parameters])
         counts, weights, losses, nonfinite, lengths = rows.view(_ROWS, self.microbatches).tolist()
         wrong = {index: int(count) for index, count in enumerate(counts) if count != (index not in self.dropped)}
         if wrong:
             raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
         numbers = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
-        stop, *touched = (flag > 0 for flag in flags.tolist())
+        stop, full, *touched = (flag > 0 for flag in flags.tolist())
         *maxima, pace = self.highest.tolist()
         halves = [int(half) for half in signatures.tolist()]
         return Census(
@@ -212,4 +216,5 @@ class Taking:
             tally.means(numbers),
             self.microbatches - len(self.dropped),
             pace,
+            full,
         )

@@ -148,6 +148,7 @@ class RankContext:
             process.chaos,
             process.trace,
             process.say,
+            process.snapshots.full if process.snapshots else lambda: False,
         )
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
@@ -344,17 +345,17 @@ class RankContext:
         ranks = len(world.members) if world else 0
         self.history.add(self._recorder.record(step, ranks))
         self._loss = step.loss
-        self._save(step.number + 1)
+        self._save(step.number + 1, step.full)
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, full: bool) -> None:
         """Begin to save the state after ``step`` steps, if it is due."""
         snapshots, run, engine = self._process.snapshots, self._run, self._engine
         assert run is not None
         assert engine is not None
         world = engine.voted_in
-        if snapshots is None or world is None or not snapshots.due(step, run.finished, world):
+        if snapshots is None or world is None or not snapshots.due(step, run.finished, world, full):
             return
 
         def state() -> Saved:
@@ -363,7 +364,7 @@ class RankContext:
             self._buffers.begin()
             return Saved(step, self._portable.read(run.before), self._loss, streams())
 
-        snapshots.take(step, world, state)
+        snapshots.take(step, world, state, self._elastic.timeouts.finish / 2 if run.finished else 0.0)
 
     @property
     def loss(self) -> float:

@@ -76,6 +76,7 @@ class Engine:
         chaos: planned faults.
         trace: for those who check from outside.
         send: to the controller.
+        full: whether this rank could not save a state now.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Engine:
         chaos: Chaos,
         trace: Trace,
         send: Callable[[FromRank], None],
+        full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._ledger = ledger
         self._groups = groups
@@ -95,6 +97,7 @@ class Engine:
         self._chaos = chaos
         self._trace = trace
         self._send = send
+        self._full = full
         self._unit: Unit | None = None
         self._census: Census | None = None
         self._part = Part()
@@ -266,6 +269,7 @@ class Engine:
             transaction.poison & transaction.done,
             transaction.share.dropped,
             sum(end - start for start, end in spans) / len(spans) if spans else 0.0,
+            self._full(),
         )
 
     def _vote(self, communicator: Communicator) -> None:

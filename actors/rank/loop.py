@@ -119,6 +119,11 @@ class Step:
         return self._decided("last").stop
 
     @property
+    def full(self) -> bool:
+        """Whether some rank could not save the state after this step."""
+        return self._decided("full").full
+
+    @property
     def microbatch_under_way(self) -> tuple[int, tuple[int, ...]] | None:
         """Index and sample ids of the microbatch under way, for error messages."""
         if self._open is None:

@@ -2,8 +2,9 @@
 
 From the end of a step until the next optimizer step nothing changes the state, so it is copied while the next step
 computes. All ranks hold the same, so each saves a part; who saves what follows from the group that committed the step.
-There are two buffers: while one is written the other one can be filled. If both are taken, a snapshot is left out:
-training waits for a running copy, never for storage.
+There are two buffers: while one is written the other one can be filled. If some rank has none free, which the census
+of a step says, all of them save the next step for which that is not so: training waits for a running copy, never for
+storage.
 """
 
 import hashlib
@@ -93,7 +94,7 @@ class Snapshots:
         waited: seconds for which training stood still for copies, in all.
         taken: seconds that it took to begin them, in all.
         copying: seconds that the copies took, beside the training.
-        left_out: how many were due while both buffers were taken.
+        put_off: steps for which something was due that some rank had no buffer for.
     """
 
     def __init__(
@@ -119,30 +120,44 @@ class Snapshots:
         self._generation: Generation | None = None
         self._started = False
         self.waited = self.taken = self.copying = 0.0
-        self.left_out = 0
+        self._owed = False
+        self.put_off = 0
 
     # --- training thread
 
-    def due(self, step: int, last: bool, world: World) -> bool:
+    def full(self) -> bool:
+        """Whether this rank could not save anything now. Only the training thread takes buffers: a no stays one."""
+        with self._changed:
+            return not self._free
+
+    def due(self, step: int, last: bool, world: World, full: bool = False) -> bool:
         """Whether the state after ``step`` steps is to be saved; the same on all members of the world.
 
         Those before may have been torn when the world changed, so the first step of another one is saved, too.
+
+        Args:
+            full: whether some member could not, as the census has it; then a later one is, but for the last.
         """
         generation = world.generation
         anew = generation != self._generation and (self._generation is not None or generation.number > 1)
         self._generation = generation
-        return last or anew or step % self._every == 0
+        self._owed = self._owed or last or anew or step % self._every == 0
+        if self._owed and full and not last:
+            self.put_off += 1
+            return False
+        owed, self._owed = self._owed, False
+        return owed
 
-    def take(self, step: int, world: World, read: Callable[[], Saved]) -> None:
+    def take(self, step: int, world: World, read: Callable[[], Saved], patience: float = 0.0) -> None:
         """Begin to save the state after ``step`` steps.
 
         Args:
             world: that committed the last of them.
             read: the state, as live tensors.
+            patience: seconds to wait for a buffer; without one nothing is saved.
         """
         with self._changed:
-            if not self._free:
-                self.left_out += 1
+            if not self._changed.wait_for(lambda: bool(self._free), patience):
                 return
             buffer = self._free.pop()
         began = time.monotonic()

@@ -55,7 +55,7 @@ class Training:
         (settle or self.snapshots.settle)()
         for tensor in self.tensors:
             tensor.fill_(number)
-        if self.snapshots.due(number, False, there):
+        if self.snapshots.due(number, False, there, self.snapshots.full()):
             self.snapshots.take(number, there, lambda: self._saved(number))
 
     def _saved(self, number: int) -> Any:
@@ -128,7 +128,7 @@ def test_a_world_saves_the_state_once(tmp_path: Path) -> None:
 
 
 def test_training_waits_for_no_storage(tmp_path: Path) -> None:
-    """Two are held, the others are left out; when the storage is back all goes on."""
+    """Two are held, the others are put off; when the storage is back all goes on."""
     storage = Gate(str(tmp_path))
     storage.open.clear()
     training, there = Training(storage), world()
@@ -136,7 +136,7 @@ def test_training_waits_for_no_storage(tmp_path: Path) -> None:
     for number in range(1, 9):
         training.step(number, there)
     assert time.monotonic() - began < 5.0
-    assert training.snapshots.left_out == 6
+    assert training.snapshots.put_off == 6
     assert not training.snapshots.finish(0.01)
     storage.open.set()
     assert training.snapshots.finish(10.0)
@@ -156,6 +156,12 @@ def test_a_storage_that_fails_is_told_of_and_tried_again(tmp_path: Path) -> None
     training.step(2, there)
     assert training.snapshots.finish(10.0)
     assert ["no space left" in message.problem for message in training.sent] == [True, False]
+
+
+def test_what_cannot_be_saved_when_it_is_due_is_saved_as_soon_as_it_can_be(tmp_path: Path) -> None:
+    kept = Training(Storage(str(tmp_path)), every=4).snapshots
+    full = {4, 5, 9}
+    assert [step for step in range(1, 14) if kept.due(step, step == 9, world(), step in full)] == [6, 8, 9, 12]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
