@@ -127,7 +127,7 @@ def large_worlds(*, quick: bool) -> dict[str, tuple[Simulation, list[Arm]]]:
     sizes = [("16k", gpus, seconds / interruptions, 0.5 if quick else 3.0, 300.0)]
     if not quick:
         # As ReCoVer quotes: a failure in 18 minutes and restarts of ten at 100,000 GPUs.
-        sizes.append(("100k", 102_400, 18 * 60.0, 0.25, 600.0))
+        sizes.append(("100k", 102_400, 18 * 60.0, 0.125, 600.0))
     found = {}
     for name, count, mtbf, days, relaunch in sizes:
         world = arms.large(count, mtbf, days * arms.DAY)

@@ -239,6 +239,16 @@ class Engine:
         """Before the machine decides, it hears what it would have heard in the meantime."""
         self._inbox.extend(events.Saved(source, step) for source, step in self.training.saved.items())
         self._inbox.append(self._room)
+        if self.state.settings.workload.by_speed:
+            self._inbox.extend(events.Heard(beat.incarnation, beat) for beat in self._beats())
+
+    def _beats(self) -> Iterator[Heartbeat]:
+        """Every living member says how fast it is of late."""
+        world, at = self.training.world, Position(self.training.standing(self.now).step)
+        for member in world.members if world is not None else ():
+            if member.incarnation in self.fleet.slots:
+                busy = self.training.seconds(member.seat.replica)
+                yield Heartbeat(member.incarnation, at, "training", computed=1, busy=busy)
 
     @property
     def _room(self) -> events.Room:

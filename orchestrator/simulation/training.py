@@ -180,7 +180,7 @@ class Training:
         leaving = {member.seat.replica for member in message.world.members if member.incarnation in message.leaving}
         self.world = message.world
         self._planned = tuple(replica for replica in message.world.replicas if replica not in leaving)
-        self._policy = self._given(message)
+        self._policy = self._policy.given(message.speeds)
         self._plan = None
         step = message.position.step
         if message.restore is not None:
@@ -231,6 +231,10 @@ class Training:
         self._since = now
         self._steady = Steady(0, now, self._usual()[1], self._saves)
 
+    def seconds(self, replica: int) -> float:
+        """Of one microbatch."""
+        return self._costs.microbatch * self._slow.get(replica, 1.0)
+
     def pace(self, factors: Mapping[int, float], now: float) -> None:
         """One microbatch of these replicas takes longer by these factors from now on, and no longer of the others."""
         if factors == self._slow:
@@ -241,7 +245,7 @@ class Training:
         before, self._slow = self._slow, dict(factors)
         for replica in before.keys() | factors.keys():
             if replica in held.shares:
-                held.shares[replica] = held.shares[replica].paced(self._seconds(replica), now)
+                held.shares[replica] = held.shares[replica].paced(self.seconds(replica), now)
         nominal, real = self._usual()
         held.usual = nominal, max(real, held.usual[1])
 
@@ -281,14 +285,11 @@ class Training:
         begins = steady.begins(step)
         return Standing(step, begun=True, shares=self._fresh({}, begins))
 
-    def _seconds(self, replica: int) -> float:
-        return self._costs.microbatch * self._slow.get(replica, 1.0)
-
     def _usual(self) -> tuple[float, float]:
         """Seconds of an undisturbed step, at nominal speed and at the real one."""
         counts = {replica: len(self._assignment.computed_by(replica)) for replica in self._planned}
         nominal = max(counts.values()) * self._costs.microbatch
-        real = max(count * self._seconds(replica) for replica, count in counts.items())
+        real = max(count * self.seconds(replica) for replica, count in counts.items())
         return nominal + self._costs.step, real + self._costs.step
 
     def _each(self, seconds: float) -> dict[Cause, float]:
@@ -299,7 +300,7 @@ class Training:
 
     def _fresh(self, ready: Mapping[int, float], begins: float) -> dict[int, Share]:
         begun = {replica: max(begins, ready.get(replica, begins)) for replica in self._planned}
-        return shares_of(self._assignment, begun, {replica: self._seconds(replica) for replica in self._planned})
+        return shares_of(self._assignment, begun, {replica: self.seconds(replica) for replica in self._planned})
 
     def _shared(
         self, message: Open, before: Mapping[int, Share], now: float, ready: Mapping[int, float]
@@ -316,14 +317,10 @@ class Training:
             repeats = None if original is None else replica_of[original]
             if member.incarnation in message.sources or replica not in before:
                 start = ready.get(replica, now)
-                shares[replica] = Share(nothing, tuple(sorted(indices)), start, self._seconds(replica), repeats)
+                shares[replica] = Share(nothing, tuple(sorted(indices)), start, self.seconds(replica), repeats)
             else:
                 shares[replica] = before[replica].given(indices, now, repeats)
         return shares
-
-    def _given(self, message: Open) -> WorkloadPolicy:
-        given = getattr(self._policy, "given", None)
-        return given(message.speeds) if given is not None and message.speeds else self._policy
 
     def _go_back(self, step: int, now: float) -> None:
         lost_at = now if self._lost_at is None else self._lost_at

@@ -55,6 +55,19 @@ def test_orphans_of_two_broken_replicas_make_one_whole(tmp_path: Path) -> None:
     assert outcome.remedies == {"complete": 1}
 
 
+def test_weighted_gives_a_straggler_less(tmp_path: Path) -> None:
+    """One of eight is half as fast for the whole run; speeds go out with the generation that a loss opens."""
+    lines = ("1,slow,7,2,1e6", "30,rank,0,1,1")
+    seconds = {}
+    for workload in ("balanced", "weighted"):
+        simulation = traced(tmp_path, *lines, columns="time,what,target,factor,seconds", replicas=8,
+                            policies={"workload": workload})  # fmt: skip
+        simulation = replace(simulation, batch=replace(simulation.batch, microbatches=56))
+        seconds[workload] = play(simulation).seconds["slow ranks"]
+    # Eight for each of seven would be sixteen of its time; four or five for it and nine for some others are less.
+    assert 0 < seconds["weighted"] < seconds["balanced"] / 2
+
+
 def test_all_dead_is_survived_by_a_checkpoint(tmp_path: Path) -> None:
     """The rack with everybody in it is lost; other nodes are there."""
     policies = {"recovery": "auto", "checkpoint_every": 5, "replace": True, "patience": 600.0}
