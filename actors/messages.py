@@ -250,10 +250,33 @@ class Stored:
 
 @dataclass(frozen=True)
 class DriverHello:
+@dataclass(frozen=True)
+class Unreadable:
+    """The saved state that everybody is to go back to cannot be read here, because of ``problem``."""
+
+    incarnation: str
+    source: str
+    step: int
+    problem: str
+
+
     """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
 
 
-FromRank = Hello | Ready | Serving | Heartbeat | Report | Joined | Resumed | Raised | Finished | FaultFired | Stored
+FromRank = (
+    Hello
+    | Ready
+    | Serving
+    | Heartbeat
+    | Report
+    | Joined
+    | Resumed
+    | Raised
+    | Finished
+    | FaultFired
+    | Stored
+    | Unreadable
+)
 
 
 # --- from the controller to a rank

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from ..actors.messages import Stored
+from ..actors.messages import Stored, Unreadable
 from ..actors.saved.catalogue import Catalogue
 from ..actors.saved.manifest import Manifest, Part
 from ..actors.saved.storage import Storage
 from ..conf.errors import SavedStateError
 from ..conf.schedule import BatchSchedule
 from ..policies.world import Generation
-from .machine.events import Event, Found, Saved, Warned
+from .machine.events import Event, Found, Lost, Saved, Warned
 
 FOLDER = "checkpoints"
 SOURCE = "storage"
@@ -95,10 +95,33 @@ class Checkpoints:
         self._published = message.step
         self._thread.submit(self._publish, manifest, tell)
 
+    def unreadable(self, message: Unreadable, tell: Callable[[Event], None]) -> None:
+        """A rank cannot read what everybody was to go back to: look for an older one."""
+        if message.step not in self._damaged:
+            self._damaged |= {message.step}
+            self._thread.submit(self._look_again, message, tell)
+
+    def known(self) -> Saved | None:
+        """For a controller that takes over: what is there, without reading all of it."""
+        try:
+            held = self._catalogue.newest(thorough=False).manifest
+        except SavedStateError:
+            return None
+        return Saved(SOURCE, held.step) if held else None
+
     def close(self, timeout: float) -> None:
         """Wait for what is under way, at most ``timeout`` seconds."""
         wait([self._thread.submit(lambda: None)], timeout)
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _look_again(self, message: Unreadable, tell: Callable[[Event], None]) -> None:
+        try:
+            held = self._catalogue.newest().manifest
+        except SavedStateError:
+            held = None
+        # What is whole as seen from here may still not be readable there.
+        older = held.step if held and held.step < message.step else None
+        tell(Lost(message.source, message.step, older, message.problem))
 
     def _publish(self, manifest: Manifest, tell: Callable[[Event], None]) -> None:
         try:

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from ..actors.messages import StepRecord, Stored
+from ..actors.messages import StepRecord, Stored, Unreadable
 from .checkpoints import Checkpoints
 from .cluster import Cluster
 from .journal import Journal
@@ -134,6 +134,8 @@ class Controller:
 
     async def _begin(self) -> None:
         if self._past is not None:
+            if self._checkpoints is not None:
+                await self._recall(self._checkpoints, begun=bool(self._past.generation))
             living = await self._cluster.adopt(self._past)
             self._handle(TookOver(self._past, living, time.time()))
             return
@@ -143,10 +145,18 @@ class Controller:
         if not self._over:
             self._handle(Started())
 
+    async def _recall(self, checkpoints: Checkpoints, begun: bool) -> None:
+        """What an earlier life has saved; or, if it opened nothing, what it would have gone on from."""
+        found = await asyncio.to_thread(checkpoints.known if begun else checkpoints.newest)
+        if found is not None:
+            self._handle(found)
+
     async def _leave(self) -> None:
         """Ranks, files and results belong to another controller now."""
         await self._cluster.abandon()
         self._publisher.abandon()
+        if self._checkpoints is not None:
+            self._checkpoints.close(0.0)
         self._journal.close()
 
     async def _end(self) -> None:
@@ -198,14 +208,21 @@ class Controller:
                 self._handle(event)
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Heard) and isinstance(event.message, Stored):
-            if self._checkpoints is not None:
-                self._checkpoints.stored(event.message, identity(self._state), self._tell)
+        if isinstance(event, Heard) and isinstance(event.message, Stored | Unreadable):
+            self._hear_of_saved(event.message)
             return
         before = self._state
         self._state, actions = advance(before, event, time.monotonic())
         for action in (*note(before, self._state), *actions):
             self._carry_out(action)
+
+    def _hear_of_saved(self, message: Stored | Unreadable) -> None:
+        if self._checkpoints is None:
+            return
+        if isinstance(message, Stored):
+            self._checkpoints.stored(message, identity(self._state), self._tell)
+        else:
+            self._checkpoints.unreadable(message, self._tell)
 
     def _write(self, record: Record) -> None:
         for trouble in self._journal.write(record):

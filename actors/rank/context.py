@@ -15,8 +15,8 @@ from ...conf.chaos import FaultPoint
 from ...conf.elastic import Buffers as BufferMode
 from ...conf.elastic import ElasticConfig, OnTrouble, Reduction
 from ...conf.errors import LoopError, SavedStateError
-from ...policies.world import Seat
-from ..messages import Heartbeat, Ready, Restore
+from ...policies.world import Generation, Seat
+from ..messages import Heartbeat, Ready, Restore, Unreadable
 from . import rehearsal
 from .buffers import Buffers
 from .data import Loader, Microbatches
@@ -234,12 +234,11 @@ class RankContext:
             if not transaction.lacks:
                 return transaction.position.step, ()
             self.progress.stage = f"taking the state before step {transaction.position}"
-            state: State | None
+            generation = transaction.generation
+            assert generation is not None
             if transaction.restore is not None:
-                state = self._restored(transaction.restore)
+                state = self._restored(transaction.restore, generation)
             else:
-                generation = transaction.generation
-                assert generation is not None
                 deadline = deadline or time.monotonic() + timeouts.recovery
                 state = process.handover.take(generation, deadline)
             if state is None:
@@ -248,15 +247,16 @@ class RankContext:
             if process.ledger.obtain(transaction.beginning):
                 return transaction.position.step, state.evaluations
 
-    def _restored(self, restore: Restore) -> State:
-        """The saved state that everybody goes back to."""
-        storage = self._process.storage
-        if storage is None:
-            raise SavedStateError(
-                f"step {restore.step} is to be read from {restore.source}, but the run has no storage"
-            )
-        self._process.chaos.at(FaultPoint.IN_RESTORE, f"from {restore.source}", restore.step)
-        saved = read(storage, restore.step)
+    def _restored(self, restore: Restore, generation: Generation) -> State | None:
+        """The saved state that everybody goes back to; None if it cannot be read: then another one is called for."""
+        process = self._process
+        process.chaos.at(FaultPoint.IN_RESTORE, f"from {restore.source}", restore.step)
+        try:
+            saved = read(process.storage, restore.step)
+        except SavedStateError as error:
+            process.say(Unreadable(process.incarnation, restore.source, restore.step, str(error)))
+            process.ledger.await_other(generation, self._elastic.timeouts.recovery)
+            return None
         self._loss, self._streams = saved.loss, saved.streams
         return saved.state
 

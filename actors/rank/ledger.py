@@ -218,6 +218,16 @@ class Ledger:
             if not self._changed.wait_for(lambda: self._transaction.generation != held, timeout):
                 raise RecoveryTimeout(f"a peer's failure should have ended this rank within {timeout:g} s")
 
+    def await_other(self, generation: Generation, timeout: float) -> None:
+        """Block until ``generation`` is over, at most ``timeout`` seconds.
+
+        Raises:
+            RecoveryTimeout: it is not.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._released or not self._transaction.current(generation), timeout):
+                raise RecoveryTimeout(f"generation {generation} cannot begin, and no other one came in {timeout:g} s")
+
     def await_release(self, timeout: float) -> None:
         """Block until nothing more is wanted of this rank, at most ``timeout`` seconds.
 

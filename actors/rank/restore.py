@@ -13,12 +13,14 @@ from .parts import joined
 from .snapshots import Saved
 
 
-def read(storage: Storage, step: int) -> Saved:
+def read(storage: Storage | None, step: int) -> Saved:
     """The state after ``step`` steps, in host memory.
 
     Raises:
         SavedStateError: it is not there, or not whole.
     """
+    if storage is None:
+        raise SavedStateError("the run has no storage")
     parts: list[Tensor] = []
     for part in Catalogue(storage).manifest(step).parts:
         memory = torch.empty(part.bytes, dtype=torch.uint8)

@@ -127,6 +127,20 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """What was saved of ``step`` in ``source`` cannot be read, for ``reason``.
+
+    Attributes:
+        older: the newest that lies there besides; None if there is none.
+    """
+
+    source: str
+    step: int
+    older: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
 class Found:
     """Before the first generation: saved states of an earlier life of this run were looked for.
 
@@ -161,6 +175,7 @@ Event = (
     | Room
     | Saved
     | Found
+    | Lost
 )
 
 

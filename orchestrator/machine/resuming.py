@@ -1,7 +1,8 @@
 """A run that goes on from what an earlier life of it has saved."""
 
 from ...policies.values import changed
-from .events import Action, Found, Record
+from . import recovery
+from .events import Action, Found, Lost, Record
 from .state import State
 from .verdicts import fail
 
@@ -19,6 +20,21 @@ def found(state: State, event: Found) -> tuple[State, list[Action]]:
     return state, [record]
 
 
+def lost(state: State, event: Lost, now: float) -> tuple[State, list[Action]]:
+    """Nobody can go on from what everybody was to go back to: an older state, or another way, is chosen."""
+    saved = {source: step for source, step in state.saved.items() if (source, step) != (event.source, event.step)}
+    if event.older is not None:
+        saved.setdefault(event.source, event.older)
+    text = f"what {event.source} holds of step {event.step} cannot be read: {event.reason}"
+    state = changed(state, saved=saved, warnings=(*state.warnings, text))
+    record = Record("warning", facts={"text": text})
+    restore = state.opened.restore if state.opened else None
+    if restore is None or (restore.source, restore.step) != (event.source, event.step):
+        return state, [record]
+    state, actions = recovery.begin(state, text, now)
+    return state, [record, *actions]
+
+
 def refusal(state: State) -> str | None:
     """Why the ranks that are ready cannot go on from what was found; None if they can."""
     resume = state.resume
@@ -29,7 +45,7 @@ def refusal(state: State) -> str | None:
     if ready.steps < resume.step:
         return f"{run} has taken {resume.step} steps already, and is to take {ready.steps} in all: ask for more"
     for key, now in identity(state).items():
-        then = resume.identity.get(key, "missing")
+        then = resume.identity.get(key, now)
         if then != now:
             return (
                 f"{run} was begun with another {key} ({then[:16]} then, {now[:16]} now): choose another name for "

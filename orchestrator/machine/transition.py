@@ -27,6 +27,7 @@ from .events import (
     Event,
     Found,
     Heard,
+    Lost,
     NodeDraining,
     NodeLost,
     Record,
@@ -85,6 +86,8 @@ def advance(state: State, event: Event, now: float) -> Step:
         case Saved(source, step):
             return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
 
+        case Lost():
+            return resuming.lost(state, event, now)
 
 def _adopt(state: State, held: Adoption, event: Event, now: float) -> Step:
     state, actions = adoption.hear(state, event, now)

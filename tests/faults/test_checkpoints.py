@@ -182,3 +182,18 @@ def test_training_goes_on_while_storage_is_down(undisturbed: Outcome, tmp_path: 
     outcome = trained(tmp_path, 3, during=break_and_mend, gates=(3, 6))
     assert_succeeded(outcome, undisturbed)
     assert steps(tmp_path)[-1] == 7
+
+
+def test_what_cannot_be_read_when_it_is_needed_is_passed_over_as_well(undisturbed: Outcome, tmp_path: Path) -> None:
+    """It was whole when it was written, and everybody is to go back to it."""
+    fault = Fault(5, 1, point=FaultPoint.IN_BACKWARD)
+
+    async def damage(controller: Controller) -> None:
+        await until(lambda: controller._state.saved.get("storage") == 4)
+        os.truncate(next(checkpoint(tmp_path, 4).glob("part-0000-*")), 10)
+        open_gate(tmp_path, 5)
+
+    outcome = trained(tmp_path, 3, [fault], damage, gates=(5,), recovery="restart")
+    assert_succeeded(outcome, undisturbed)
+    assert any("of step 4 cannot be read" in text and "10 bytes" in text for text in outcome.state.warnings)
+    assert [line["step"] for line in outcome.journal if line["what"] == "opened"] == [0, 4, 2]

@@ -1,12 +1,12 @@
 """A run that goes on from a saved state: where it begins, and when it must not."""
 
-from everstep.actors.messages import Hello, Open, Ready, Restore
-from everstep.orchestrator.machine.events import EndRun, Found, Send, Started, StoreOpened
+from everstep.actors.messages import Hello, Open, Prepare, Ready, Report, Restore
+from everstep.orchestrator.machine.events import EndRun, Found, Lost, Saved, Send, Started, StoreOpened
 from everstep.orchestrator.machine.resuming import identity
 from everstep.orchestrator.view import Phase
 from everstep.policies.world import Position
 
-from .machine_script import Script, name
+from .machine_script import Script, generation, name
 
 IDENTITY = {"seed": "3", "initial state of weight": "abc"}
 
@@ -68,3 +68,36 @@ def test_what_cannot_be_used_ends_the_run_before_anything_starts() -> None:
 
 def test_the_identity_is_what_ranks_say() -> None:
     assert identity(begun(Found("storage", 0)).state) == IDENTITY
+
+
+def without(older: int | None) -> Script:
+    """What everybody is to go back to cannot be read; all report that they still lack it."""
+    script = begun(Found("storage", 4, IDENTITY))
+    script.happen(Lost("storage", 4, older, "part-0001 is cut"))
+    assert [action.message for action in script.answered if isinstance(action, Send)] == [Prepare(generation(2))] * 2
+    for rank in range(2):
+        nothing = frozenset[int]()
+        script.hear(rank, Report(name(rank), generation(1), Position(4), nothing, nothing, lacks=True))
+    return script
+
+
+def test_an_older_state_is_taken_when_one_cannot_be_read() -> None:
+    script = without(older=2)
+    message = next(action.message for action in script.answered if isinstance(action, Send))
+    assert isinstance(message, Open)
+    assert (message.position, message.restore) == (Position(2), Restore("storage", 2))
+    assert script.look.warnings == ("what storage holds of step 4 cannot be read: part-0001 is cut",)
+
+
+def test_where_there_is_no_older_one_the_run_ends_and_says_why() -> None:
+    script = without(older=None)
+    assert script.look.phase is Phase.FAILED
+    assert "storage holds of step 4 cannot be read: part-0001 is cut" in str(script.look.error)
+
+
+def test_what_is_lost_while_nobody_needs_it_disturbs_nobody() -> None:
+    script = begun(Found("storage", 0))
+    script.happen(Saved("storage", 4))
+    script.happen(Lost("storage", 4, 2, "it is cut"))
+    assert script.look.phase is Phase.RUNNING
+    assert script.state.saved == {"storage": 2}
