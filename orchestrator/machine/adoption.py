@@ -14,6 +14,7 @@ from ...policies.world import Seat, World
 from ..view import Phase
 from . import membership, recovery
 from .events import Action, Ended, EndRun, Event, Heard, Record, Send, StartRank, StopRequested, StoreOpened, Tick
+from .opening import PARKED_S, hold
 from .past import Past
 from .state import Adoption, Rank, Recovery, Standing, State, names, without
 from .verdicts import begun, fail, fence
@@ -181,6 +182,7 @@ def _start_on(state: State, adoption: Adoption, now: float) -> Step:
     actions: list[Action] = [StartRank(rank.incarnation, rank.seat) for rank in fresh]
     parked = names(rank.incarnation for rank in state.living if rank.seat is None and rank.ready)
     state = changed(state, phase=Phase.STARTING, started=now, parked=parked)
+    actions += [hold(state, name, PARKED_S, "it is a spare") for name in sorted(parked)]
     state, more = membership.try_open(state, now)
     return state, [*actions, *more]
 
@@ -216,6 +218,8 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
             state = state.rank(rank.incarnation, seat=None)
             if rank.ready is not None:
                 state = changed(state, parked=state.parked.set(rank.incarnation, None))
+                # It may have come to ``begin`` while there was nobody who could tell it to wait.
+                actions.append(hold(state, rank.incarnation, PARKED_S, "it is not needed yet"))
     for name in silent:
         reason = f"it did not come to the new controller within {state.settings.timeouts.adopt:g} s"
         state, more = fence(state, name, reason, now)

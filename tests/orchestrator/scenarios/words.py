@@ -40,7 +40,7 @@ def told(actions: Sequence[Action], seats: dict[str, Seat | None]) -> Iterator[s
         if not (isinstance(action, Record) or _is_ping(action)):
             asked.setdefault(_line(action), []).append(action)
     for line, same in asked.items():
-        whom = " ".join(filter(None, map(_whom, same))).removesuffix(",")
+        whom = " ".join(filter(None, dict.fromkeys(map(_whom, same)))).removesuffix(",")
         yield plain("-> " + line.replace("{}", whom, 1))
         if isinstance(same[0], Send) and isinstance(same[0].message, Open):
             yield from (plain(f"   {each}") for each in _shares(same[0].message, seats))
