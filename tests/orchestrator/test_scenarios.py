@@ -7,7 +7,9 @@ import pytest
 from everstep.orchestrator.machine.events import Action, Event, KillRank
 from everstep.orchestrator.machine.state import State
 
-from .scenarios.language import ScenarioError, advance, form_of, forms, read
+from .scenarios.commands import form_of, forms
+from .scenarios.language import ScenarioError, read
+from .scenarios.stage import advance
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
