@@ -249,8 +249,6 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class DriverHello:
-@dataclass(frozen=True)
 class Unreadable:
     """The saved state that everybody is to go back to cannot be read here, because of ``problem``."""
 
@@ -260,6 +258,8 @@ class Unreadable:
     problem: str
 
 
+@dataclass(frozen=True)
+class DriverHello:
     """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
 
 
