@@ -40,6 +40,7 @@ class Serving:
         position: first undecided position.
         work: what is under way there, None if the rank has not come to it.
         poison: by step, indices that nobody may compute.
+        anew: members that were to begin with nothing done when that generation was opened.
     """
 
     incarnation: str
@@ -48,6 +49,7 @@ class Serving:
     position: Position
     work: Work | None = None
     poison: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    anew: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ class Transaction:
         entered: generation in which it entered the vote of ``position``, None if it did not.
         speeds: of the replicas of this world, for plans that go by them.
         leaving: replicas of this world that begin no work any more.
+        anew: members that began with nothing done when this world was opened.
         source: from whom it must take the state before ``position``; None if it holds that.
         restore: set if that state is older than what was decided.
     """
@@ -84,6 +85,7 @@ class Transaction:
     entered: Generation | None = None
     speeds: Mapping[int, float] = field(default_factory=dict)
     leaving: frozenset[int] = frozenset()
+    anew: frozenset[str] = frozenset()
     source: str | None = None
     restore: Restore | None = None
 
@@ -222,7 +224,8 @@ class Transaction:
         """Where it stands, for a controller that does not know; None if it was never in a world."""
         if self.world is None:
             return None
-        return Serving(self.incarnation, self.world, self.abandoned, self.position, self.work, self.poisonous)
+        place = (self.position, self.work)
+        return Serving(self.incarnation, self.world, self.abandoned, *place, self.poisonous, self.anew)
 
     def open(self, message: Open) -> "Transaction":
         """A new generation. Stale ones change nothing; a position ahead of ours was decided by a peer."""
@@ -247,6 +250,7 @@ class Transaction:
             poisonous=message.poison,
             speeds=message.speeds,
             leaving=frozenset(leaving),
+            anew=frozenset(message.sources),
         )
 
     def _brought(self, message: Open, share: Share) -> "Transaction":

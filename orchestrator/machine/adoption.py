@@ -88,7 +88,10 @@ def hear(state: State, event: Event, now: float) -> Step:
             first = state.first_cause or f"{gone.title}: {cause}"
             state = changed(state, ranks=state.ranks.set(name, gone), first_cause=first)
             return _perhaps(_not_awaited(state, name), now, [Record("rank gone", facts={**gone.facts, "cause": cause})])
-        case Tick():
+        case Tick(asleep):
+            # Nobody was late while nobody could be heard.
+            adoption = changed(adoption, began=min(now, adoption.began + asleep))
+            state = changed(state, adoption=adoption)
             pings: list[Action] = [Send(rank.incarnation, Ping()) for rank in state.living if rank.pid]
             if now - adoption.began > state.settings.timeouts.adopt:
                 state, actions = _go_on(state, now)
@@ -205,7 +208,10 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
         ranks[name] = changed(rank, seat=member.seat)
     living = names(name for name in world.incarnations if ranks[name].standing.living)
     leaving = Map({name: place for name, place in adoption.past.leaving.items() if name in living})
-    state = changed(state, phase=Phase.RUNNING, ranks=ranks.finish(), world=world, unfinished=living, leaving=leaving)
+    anew = next(said.anew for said in serving.values() if said.world.generation == world.generation)
+    state = changed(
+        state, phase=Phase.RUNNING, ranks=ranks.finish(), world=world, anew=anew, unfinished=living, leaving=leaving
+    )
     actions: list[Action] = []
     for rank in state.living:
         if rank.incarnation in living:
@@ -230,6 +236,9 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
         said = serving[name]
         poison = {step: said.poison[step] | state.poison.get(step, frozenset()) for step in said.poison}
         state = changed(state, poison={**state.poison, **poison})
+        if said.world.generation != world.generation:
+            # It may not have heard that others have gone back.
+            continue
         state, ending = begun(state, name, said.position, said.work)
         if ending:
             return state, [*actions, *ending]

@@ -73,7 +73,9 @@ def scene(state: State) -> Scene:
     assert state.world is not None
     assert state.recovery is not None
     reports = state.recovery.reports
-    position = max((held.position for held in reports.values()), default=None)
+    lacking = {name for name, held in reports.items() if held.lacks}
+    # Whoever lacks the state may not even have heard that others have gone back.
+    position = max((held.position for name, held in reports.items() if name not in lacking), default=None)
     if position is None:
         # Nobody is left who could say it: this is what was heard last.
         position = max(state.ranks[name].position for name in state.world.incarnations)
@@ -84,7 +86,6 @@ def scene(state: State) -> Scene:
         # They did not die: it is as if they had never been there.
         staying = tuple(member for member in old.members if member.incarnation not in released)
         old = World(old.generation, staying, old.ranks_per_replica)
-    lacking = {name for name, held in reports.items() if held.lacks}
     # Whoever is under suspicion may be lost as well.
     ready = (name for name in sorted(state.parked) if state.ranks[name].standing is not Standing.SUSPECT)
     spares = [*sorted(lacking.difference(released)), *ready]

@@ -153,6 +153,7 @@ def _seated(state: State, message: Open) -> State:
         state,
         world=world,
         opened=message,
+        anew=frozenset(message.sources),
         ranks=ranks.finish(),
         parked=parked,
         leaving=leaving,
@@ -182,6 +183,7 @@ def _leaving(state: State, world: World) -> frozenset[str]:
 
 def _ahead(reports: Mapping[str, Report], position: Position) -> frozenset[str]:
     """Whoever is ahead has decided the position that the others are about to follow."""
-    if all(held.position == position for held in reports.values()):
+    there = {name: held.position for name, held in reports.items() if not held.lacks}
+    if all(held == position for held in there.values()):
         return frozenset()
-    return frozenset(name for name, held in reports.items() if held.position == position)
+    return frozenset(name for name, held in there.items() if held == position)

@@ -101,6 +101,9 @@ def fold(entries: Iterable[Mapping[str, Any]]) -> Past:
             case "recovering":
                 first = Unfinished(entry["generation"], entry["cause"], entry["before"], entry["time"])
                 past = replace(past, unfinished=replace(past.unfinished or first, generation=entry["generation"]))
+            case "opened" if "lost" not in entry:
+                # The first one of all: nothing could be lost before.
+                past = replace(past, unfinished=None)
             case "opened" if past.unfinished:
                 opened = replace(
                     past.unfinished,

@@ -66,6 +66,10 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
     """A member promises to decide nothing in the current generation, and says what it has."""
     if not _binding(state, incarnation, message):
         return state, [Record("stale report refused", message.abandons, {"rank": state.ranks[incarnation].title})]
+    assert state.world is not None
+    if message.abandons != state.world.generation and incarnation in state.anew:
+        # It never heard that it was to forget what it has: others were given that, or it belongs to steps undone.
+        message = changed(message, done=frozenset(), owed=frozenset(), work=None, repeats=None, lacks=True)
     actions: list[Action] = []
     if state.recovery is None or state.recovery.opened:
         cause = f"{state.ranks[incarnation].title}: {message.cause or 'left the group'}"

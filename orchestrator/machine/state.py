@@ -230,6 +230,7 @@ class State:
     Attributes:
         world: the newest one.
         opened: the message that opened it.
+        anew: members that began with nothing done when it was opened.
         number: of the newest generation, in this term.
         serial: how many ranks were asked for.
         target: replicas that there should be.
@@ -264,6 +265,7 @@ class State:
     ranks: Map[str, Rank] = field(default_factory=Map)
     world: World | None = None
     opened: Open | None = None
+    anew: frozenset[str] = frozenset()
     number: int = 0
     serial: int = 0
     target: int = 0

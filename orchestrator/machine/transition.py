@@ -65,6 +65,9 @@ def advance(state: State, event: Event, now: float) -> Step:
             return membership.try_open(changed(state, store=(host, port)), now)
         case Heard(incarnation, message):
             return _heard(state, incarnation, message, now)
+        case Ended(incarnation, cause) if incarnation not in state.ranks:
+            # An earlier life has asked for it, and its journal is lost.
+            return state, [Record("end confirmed", facts={"rank": incarnation, "cause": cause})]
         case Ended(incarnation, cause):
             return membership.ended(state, incarnation, cause, now)
         case Refused(reason):
@@ -83,11 +86,11 @@ def advance(state: State, event: Event, now: float) -> Step:
             return recovery.plan(changed(state, room=replicas, nodes=nodes), now)
         case Found():
             return resuming.found(state, event)
+        case Lost():
+            return resuming.lost(state, event, now)
         case Saved(source, step):
             return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
 
-        case Lost():
-            return resuming.lost(state, event, now)
 
 def _adopt(state: State, held: Adoption, event: Event, now: float) -> Step:
     state, actions = adoption.hear(state, event, now)
