@@ -149,7 +149,7 @@ class Checks:
             )
         if newest is not None and world.generation < newest:
             raise Violation("generations grow", f"generation {world.generation} after {newest}")
-        if message.sources and message.work is None:
+        if message.work is None and (message.sources or newest is None):
             # Who begins a step anew decides once more what was decided, and may come to other things.
             self._anew.add(world.generation)
         if message.work is None:
@@ -169,7 +169,7 @@ class Checks:
         for message in reports:
             rank = ranks[message.incarnation]
             transaction = rank.ledger.transaction
-            if not rank.alive or rank.promised > message.abandons:
+            if not rank.alive or message.lacks or rank.promised > message.abandons:
                 continue
             if (transaction.position, transaction.work) != (message.position, message.work) or (
                 transaction.done | set(transaction.owed) != message.done | message.owed
@@ -177,6 +177,11 @@ class Checks:
                 raise Violation(
                     "plans are made from what is", f"planned from {message}, but it stands at {transaction}"
                 )
+
+    @property
+    def newest(self) -> World | None:
+        """The world that was opened last."""
+        return self._worlds[max(self._worlds)] if self._worlds else None
 
     # --- the end
 

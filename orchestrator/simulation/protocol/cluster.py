@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ....policies.world import Seat
 from ...machine import events
+from ...machine.past import Past
 from .ranks import Rank
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ class _Wish:
     name: str
     seat: Seat | None
     avoid: frozenset[str]
-    controller: "Controller"
 
 
 class Cluster:
@@ -35,13 +35,28 @@ class Cluster:
         self.nodes = list(simulation.scenario.nodes)
         self.draining: set[str] = set()
         self._wishes: list[_Wish] = []
+        self._known: set[str] = set()
         self._made = len(self.nodes)
 
     # --- ranks
 
-    def start(self, name: str, seat: Seat | None, avoid: frozenset[str], controller: "Controller") -> None:
+    def start(self, name: str, seat: Seat | None, avoid: frozenset[str]) -> None:
         """Somebody asks for a process; it comes when there is room."""
-        self._wishes.append(_Wish(name, seat, avoid, controller))
+        self._known.add(name)
+        self._wishes.append(_Wish(name, seat, avoid))
+        self._serve()
+
+    def living(self) -> frozenset[str]:
+        """Ranks of which the cluster knows no end."""
+        return frozenset(self._known)
+
+    def introduce(self, controller: "Controller", past: Past) -> None:
+        """What a controller that has taken over hears of the cluster by itself."""
+        for name, known in past.ranks.items():
+            if not known.gone and name not in self._known:
+                self._simulation.clock.after(_NOTICE_S, controller.hear, events.Ended(name, "its process is gone"))
+        for node in sorted(self.draining & set(self.nodes)):
+            controller.hear(events.NodeDraining(node, "it is taken away"))
         self._serve()
 
     def kill(self, name: str, controller: "Controller") -> None:
@@ -59,8 +74,12 @@ class Cluster:
         """The cluster notices the end of a process later than its connection does, and that of a machine much later."""
         simulation = self._simulation
         delay = _NOTICE_S + simulation.chance.latency() + (simulation.chance.within(10.0) if unseen else 0.0)
-        simulation.clock.after(delay, simulation.tell, events.Ended(rank.name, "its process ended"))
+        simulation.clock.after(delay, self._tell_of_end, rank.name)
         simulation.clock.after(_NOTICE_S, self._serve)
+
+    def _tell_of_end(self, name: str) -> None:
+        self._known.discard(name)
+        self._simulation.lives.tell(events.Ended(name, "its process ended"))
 
     # --- machines
 
@@ -76,7 +95,7 @@ class Cluster:
                 rank.vanish(unseen=True)
         if simulation.chance.of(0.7):
             delay = simulation.chance.within(10.0)
-            simulation.clock.after(delay, simulation.tell, events.NodeLost(node, "its daemon is gone"))
+            simulation.clock.after(delay, simulation.lives.tell, events.NodeLost(node, "its daemon is gone"))
         self._replace()
 
     def drain(self, node: str) -> None:
@@ -85,7 +104,7 @@ class Cluster:
             return
         simulation = self._simulation
         self.draining.add(node)
-        simulation.tell(events.NodeDraining(node, "it is taken away"))
+        simulation.lives.tell(events.NodeDraining(node, "it is taken away"))
         simulation.disturb(60.0)
         simulation.clock.after(simulation.chance.within(60.0), self.crash, node)
 
@@ -117,10 +136,10 @@ class Cluster:
             free[node] -= 1
             rank = Rank(self._simulation, wish.name, node, wish.seat)
             self._simulation.ranks[wish.name] = rank
-            self._simulation.clock.after(self._simulation.chance.latency(), rank.start, wish.controller)
+            self._simulation.clock.after(self._simulation.chance.latency(), rank.start)
         self._wishes = rest
         room = max(0, sum(free.values()) - len(rest)) // self._simulation.scenario.ranks_per_replica
-        self._simulation.clock.after(_NOTICE_S, self._simulation.tell, events.Room(room))
+        self._simulation.clock.after(_NOTICE_S, self._simulation.lives.tell, events.Room(room))
 
     def _free(self) -> dict[str, int]:
         free = {node: self._simulation.scenario.places for node in self.nodes if node not in self.draining}

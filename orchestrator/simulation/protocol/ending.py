@@ -24,6 +24,8 @@ def check(simulation: "Simulation") -> None:
     torn = any(kind in ("partition", "glitch") for kind, _ in simulation.diary.hits)
     if "nobody can be blamed" in state.error and torn:
         return
+    if "has outlived its controller" in state.error and not _holders(simulation):
+        return
     scenario = simulation.scenario
     healthy = [rank for rank in ranks.values() if rank.alive and not rank.hit]
     few = len(healthy) < scenario.minimum * scenario.ranks_per_replica
@@ -34,17 +36,20 @@ def check(simulation: "Simulation") -> None:
 
 def _nowhere(simulation: "Simulation") -> bool:
     """Whether the state of some coordinate is on no healthy rank, and in no vault."""
-    if simulation.snapshots.known:
+    world = simulation.checks.newest
+    if simulation.controller.state.saved or world is None:
         return False
-    world = simulation.controller.state.world
-    if world is None:
-        return False
-    holding = {
+    return len(_holders(simulation)) < world.ranks_per_replica
+
+
+def _holders(simulation: "Simulation") -> set[int]:
+    """Coordinates of which a healthy member of the newest world holds the state."""
+    world = simulation.checks.newest
+    return {
         member.seat.coordinate
-        for member in world.members
+        for member in (world.members if world else ())
         if (rank := simulation.ranks[member.incarnation]).alive
         and not rank.hit
         and not (transaction := rank.ledger.transaction).lacks
         and not (transaction.abandoned and rank.lacked)
     }
-    return len(holding) < world.ranks_per_replica

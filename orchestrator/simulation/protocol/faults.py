@@ -25,9 +25,9 @@ POINTS = {
 }
 # What is counted as a fault. Connections that break, errors without a death and messages that are late or doubled
 # happen beside them.
-COUNTED = ("crash", "node", "stop", "nap", "partition", "doze")
+COUNTED = ("crash", "node", "stop", "nap", "partition", "doze", "controller", "replaced")
 _KINDS = ("crash",) * 6 + ("nap", "partition") * 4 + ("node", "stop", "doze", "cut", "raise", "glitch") * 2 + (
-    "drain", "resize")  # fmt: skip
+    "drain", "resize", "controller", "controller", "replaced")  # fmt: skip
 # Without a death the same members form their group again, and the third time somebody is shut out.
 _GLITCHES = 2
 
@@ -50,6 +50,8 @@ class Faults:
             "nap": lambda rank: self._freeze(rank, simulation.chance.within(12.0)),
             "partition": self._partition,
             "doze": lambda rank: simulation.controller.doze(simulation.chance.within(10.0)),
+            "controller": self._controller,
+            "replaced": self._replaced,
             "cut": self._break,
             "raise": self._raise,
             "glitch": self._glitch,
@@ -102,6 +104,21 @@ class Faults:
         rank.hit = True
         rank.freeze(seconds)
 
+    def _controller(self, rank: Rank) -> None:
+        """The controller dies, at once or in the middle of something, and another one takes over."""
+        simulation = self._simulation
+        if simulation.chance.of(0.5):
+            simulation.controller.crash()
+        else:
+            simulation.controller.crash_soon()
+        simulation.lives.follow(0.5 + simulation.chance.within(5.0))
+
+    def _replaced(self, rank: Rank) -> None:
+        """The controller is stopped, another one takes over, and the first one wakes up some time later."""
+        simulation = self._simulation
+        simulation.controller.doze(simulation.chance.within(40.0))
+        simulation.lives.follow(0.5 + simulation.chance.within(5.0))
+
     def _break(self, rank: Rank) -> None:
         rank.hit = True
         if rank.connection is not None:
@@ -124,7 +141,7 @@ class Faults:
         """Somebody outside wants more or fewer replicas."""
         scenario = self._simulation.scenario
         wanted = self._simulation.chance.between(scenario.minimum, scenario.replicas + 2)
-        self._simulation.tell(events.Resize(wanted))
+        self._simulation.lives.newest.hear(events.Resize(wanted))
 
     def _partition(self, rank: Rank) -> None:
         """Some ranks are cut off from the controller, from other ranks, or from both, for a while."""

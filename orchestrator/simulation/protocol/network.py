@@ -76,6 +76,7 @@ class Connection:
         ended_down: Callable[[], None],
     ) -> None:
         self._network = network
+        self.rank = rank
         self._ends = (rank, controller)
         self._hear = {"up": up, "down": down}
         self._ended = {"up": ended_up, "down": ended_down}

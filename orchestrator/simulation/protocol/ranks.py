@@ -1,10 +1,11 @@
 """One simulated rank: the real ledger, a control thread that hears messages, and a training thread that is resumed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ....actors.messages import (
     Fenced,
+    Finished,
     FromRank,
     Heartbeat,
     Hello,
@@ -13,8 +14,10 @@ from ....actors.messages import (
     Open,
     Prepare,
     Raised,
+    Ready,
     Release,
     Report,
+    Resumed,
     ToRank,
 )
 from ....actors.rank.ledger import Ledger
@@ -24,8 +27,10 @@ from .network import Connection
 from .training import Moves, Training
 
 if TYPE_CHECKING:
-    from .controllers import Controller
     from .simulation import Simulation
+
+# A controller that takes over must hear these as well.
+_LASTING = (Ready, Joined, Resumed, Raised, Finished)
 
 
 class Rank:
@@ -62,6 +67,8 @@ class Rank:
         )  # fmt: skip
         self._heard = 0.0
         self._held_until = 0.0
+        self._term = 0
+        self._said: dict[type[FromRank], FromRank] = {}
         self._life = 0
         self._deferred: list[ToRank] = []
         self._thread: Moves[None] | None = None
@@ -69,7 +76,7 @@ class Rank:
 
     # --- the process
 
-    def start(self, controller: "Controller") -> None:
+    def start(self) -> None:
         simulation = self._simulation
         if self.node not in simulation.cluster.nodes:
             # Its machine was lost before it was up.
@@ -78,10 +85,9 @@ class Rank:
             return
         self.alive = True
         self._heard = simulation.clock.now
-        self._connect(controller)
         simulation.faults.strike("start", self)
-        self.say(Hello(self.name, 1, self.node, seat=self.seat))
         self._run(self.training.run())
+        self._look_up()
         self._beat()
 
     def vanish(self, unseen: bool = False) -> None:
@@ -136,6 +142,8 @@ class Rank:
             self.promised = max(self.promised, message.abandons)
             self.lacked = message.lacks
             self._simulation.checks.report(self, message)
+        if isinstance(message, _LASTING):
+            self._said[type(message)] = message
         if self.alive and self.connection is not None:
             self.connection.say_up(message)
 
@@ -144,11 +152,37 @@ class Rank:
         self._simulation.faults.strike("built", self)
         self.say(Joined(self.name, generation, 0.0))
 
-    def _connect(self, controller: "Controller") -> None:
-        self.connection = controller.accept(self, self._receive, self._lost)
+    def _look_up(self) -> None:
+        """Connect to whoever holds the newest term, once there is somebody, and say what must be known there."""
+        if not self.alive:
+            return
+        simulation = self._simulation
+        newest = simulation.lives.newest
+        there = newest.alive and newest.term >= self._term
+        if self.frozen or not there or simulation.network.heals(self.name, newest.name) > simulation.clock.now:
+            # Training goes on without a controller, but not for ever.
+            simulation.clock.after(0.02 + simulation.chance.share(), self._look_up)
+            return
+        self._term = newest.term
+        self.connection = newest.accept(self, self._receive, self._look_up)
+        for message in self._introduction():
+            self.connection.say_up(message)
 
-    def _lost(self) -> None:
-        """Training goes on without a controller, but not for ever."""
+    def _introduction(self) -> Iterator[FromRank]:
+        """What a controller must know, whatever an earlier one was told."""
+        yield Hello(self.name, 1, self.node, seat=self.seat)
+        told = (self._said.get(Ready), self.ledger.serving(), self.ledger.again(), self._said.get(Joined))
+        yield from (message for message in told if message is not None)
+        yield from (self._said[kind] for kind in (Resumed, Raised, Finished) if kind in self._said)
+
+    def _leave_stopped_controller(self) -> None:
+        """A controller that is stopped keeps its connections; only its silence tells."""
+        simulation = self._simulation
+        quiet = simulation.clock.now - self._heard > simulation.scenario.timeouts.heartbeat
+        if quiet and self.connected and simulation.lives.newest.term > self._term:
+            assert self.connection is not None
+            self.connection.close()
+            self._look_up()
 
     def _receive(self, message: ToRank) -> None:
         if not self.alive:
@@ -172,7 +206,7 @@ class Rank:
             case Hold(seconds):
                 self._held_until = self._simulation.clock.now + seconds
             case Release():
-                if not self._simulation.controller.over:
+                if not self._simulation.controller.over and Raised not in self._said:
                     self._simulation.checks.released(self)
                 self.vanish()
             case Fenced():
@@ -207,8 +241,11 @@ class Rank:
                 return
             if simulation.clock.now - self._heard > timeouts.orphan:
                 simulation.saw("orphaned")
+                # There was no controller for too long.
+                self.hit = True
                 self.vanish()
                 return
+            self._leave_stopped_controller()
             transaction, training = self.ledger.transaction, self.training
             said = (transaction.position, training.stage, training.computed)
             self.say(
@@ -229,9 +266,9 @@ class Rank:
             return False
         simulation.saw("recovery timeout")
         position = self.ledger.transaction.position
+        self.training.awaits = None
         self.say(Raised(self.name, position, None, (), f"recovery timeout at {self.name}", "no generation", ""))
-        self.vanish()
-        return True
+        return False
 
     # --- the training thread
 

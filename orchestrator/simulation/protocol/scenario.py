@@ -11,7 +11,7 @@ from .chance import Chance
 _PATIENT = Timeouts()
 _SHORT = Timeouts(
     heartbeat_interval=1.0, heartbeat=3.0, probe=1.0, confirm=1.0, collective=12.0, build=6.0, recovery=40.0,
-    start=60.0, finish=60.0, orphan=12.0,
+    start=60.0, finish=60.0, orphan=12.0, adopt=5.0,
 )  # fmt: skip
 _TIMEOUTS = (_PATIENT, _SHORT, _SHORT)
 

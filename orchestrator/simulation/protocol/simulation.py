@@ -9,7 +9,7 @@ from typing import Any
 
 from ....actors.messages import Open
 from ...machine import events
-from ...machine.state import Settings, State
+from ...machine.state import State
 from . import ending
 from .chance import Chance
 from .checkers import Checks, Violation
@@ -19,6 +19,7 @@ from .controllers import Controller
 from .diary import Diary
 from .fabric import Fabric
 from .faults import Faults
+from .lives import Lives
 from .loop import Loop
 from .network import Network
 from .ranks import Rank
@@ -51,7 +52,7 @@ class Simulation:
         self.snapshots = Snapshots(self)
         self.faults = Faults(self)
         self.ranks: dict[str, Rank] = {}
-        self.controller = Controller(self, self._settings(term=1))
+        self.lives = Lives(self)
         self._stirred: list[str] = []
         self._calm_from = 0.0
 
@@ -62,7 +63,7 @@ class Simulation:
             Violation: something happened that must never happen; it names the seed and tells the story.
         """
         try:
-            self.controller.start()
+            self.lives.begin()
             self.faults.start()
             while not self.controller.over:
                 if self.clock.now > self._calm_from + PATIENCE_S:
@@ -84,9 +85,10 @@ class Simulation:
         """Something changed for this rank's training thread; it is looked at when this event is over."""
         self._stirred.append(name)
 
-    def tell(self, event: events.Event) -> None:
-        """Whatever controller there is hears of something in the cluster."""
-        self.controller.hear(event)
+    @property
+    def controller(self) -> Controller:
+        """The one that holds the newest term."""
+        return self.lives.newest
 
     def disturb(self, seconds: float) -> None:
         """Trouble lasts at least so long from now on."""
@@ -101,12 +103,12 @@ class Simulation:
     def hit(self, kind: str, point: str) -> None:
         self.diary.hits[kind, point] += 1
 
-    def observe(self, before: State, after: State, actions: Sequence[events.Action]) -> None:
+    def observe(self, controller: Controller, before: State, after: State, actions: Sequence[events.Action]) -> None:
         """A world was opened: check what it was made from, and note what kind of loss this was."""
-        if before.world is None or after.recovery is None:
+        sends = (action.message for action in actions if isinstance(action, events.Send))
+        opened = next((message for message in sends if isinstance(message, Open)), None)
+        if before.world is None or after.recovery is None or opened is None or controller is not self.controller:
             return
-        opened = next(action.message for action in actions if isinstance(action, events.Send)
-                      and isinstance(action.message, Open))  # fmt: skip
         reports = dict(after.recovery.reports)
         self.checks.planned(reports.values(), self.ranks)
         self.diary.seen["deathless"] += after.deathless > 0
@@ -128,21 +130,3 @@ class Simulation:
         ):
             if there:
                 self.saw(f"opened with {what}")
-
-    def _settings(self, term: int) -> Settings:
-        scenario = self.scenario
-        return Settings(
-            "simulated",
-            term,
-            tuple(f"{place:04d}-a" for place in range(scenario.ranks)),
-            scenario.minimum,
-            scenario.workload_policy(),
-            scenario.timeouts,
-            ranks_per_replica=scenario.ranks_per_replica,
-            skip_poison=scenario.skip_poison,
-            recovery=scenario.recovery_policy(),
-            spares=scenario.spares,
-            replaces=scenario.replaces,
-            lives="abcdefghijklmnopqrstuvwxyz"[term - 1],
-            replacement=scenario.returns,
-        )

@@ -15,14 +15,10 @@ class Snapshots:
 
     Args:
         simulation: whose states these are.
-
-    Attributes:
-        known: whether the controller was told of any.
     """
 
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
-        self.known = False
         self._held: dict[tuple[str, int], tuple[Unit, ...]] = {}
 
     def offer(self, position: Position, history: list[Unit]) -> None:
@@ -36,8 +32,7 @@ class Snapshots:
                 simulation.clock.after(simulation.chance.within(1.0), self._tell, source, step)
 
     def _tell(self, source: str, step: int) -> None:
-        self.known = True
-        self._simulation.tell(events.Saved(source, step))
+        self._simulation.lives.tell(events.Saved(source, step))
 
     def read(self, source: str, step: int) -> tuple[Unit, ...]:
         return self._held[source, step]

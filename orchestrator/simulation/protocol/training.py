@@ -222,7 +222,8 @@ class Training:
         training = self.work.kind is WorkKind.TRAINING
         place = f"at {rank.name}" if rank.raising else "at the loss"
         rank.say(Raised(rank.name, self.position, index if training else None, (), place, "bad", ""))
-        rank.vanish()
+        # It stays until a controller has heard of it.
+        self.stage = "finished"
         yield lambda: False
 
     def _settle(self) -> Moves[Verdict | None]:

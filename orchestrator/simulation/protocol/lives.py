@@ -1,0 +1,102 @@
+"""Every life of the controller: who holds the newest term, what their journals say, and who comes next."""
+
+import json
+from typing import TYPE_CHECKING
+
+from ...machine import events
+from ...machine.past import Past, fold
+from ...machine.state import Settings
+from .controllers import Controller
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+
+class Lives:
+    """The controllers of one run, of which only the newest may act.
+
+    Args:
+        simulation: that they live in.
+
+    Attributes:
+        all: in the order of their terms.
+    """
+
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self._journals: list[list[tuple[float, events.Record]]] = []
+        self.all: list[Controller] = []
+
+    @property
+    def newest(self) -> Controller:
+        return self.all[-1]
+
+    def begin(self) -> None:
+        """The first life."""
+        self._take().start(events.Started(), events.StoreOpened("host", 1))
+
+    def follow(self, delay: float) -> None:
+        """Another one takes over after a while, unless somebody has done so."""
+        self._simulation.disturb(delay)
+        self._simulation.clock.after(delay, self._take_over, len(self.all))
+
+    def write(self, term: int, record: events.Record) -> None:
+        """A line of a journal."""
+        self._journals[term - 1].append((self._simulation.clock.now, record))
+
+    def tell(self, event: events.Event) -> None:
+        """Whoever lives hears of something in the cluster."""
+        for controller in self.all:
+            controller.hear(event)
+
+    def _take_over(self, lives: int) -> None:
+        if len(self.all) > lives:
+            return
+        simulation = self._simulation
+        past = self._read()
+        controller = self._take()
+        simulation.note("{} takes over: {}", controller.name, past)
+        simulation.saw("took over")
+        # Ranks may come before it knows what to make of them.
+        controller.doze(simulation.chance.short())
+        living = simulation.cluster.living() if simulation.chance.of(0.5) else None
+        controller.start(events.StoreOpened("host", 1), events.TookOver(past, living, simulation.clock.now))
+        simulation.cluster.introduce(controller, past)
+
+    def _take(self) -> Controller:
+        self._journals.append([])
+        controller = Controller(self._simulation, self._settings(len(self.all) + 1))
+        self.all.append(controller)
+        return controller
+
+    def _read(self) -> Past:
+        """What the journals say; sometimes the last lines of one are lost, or all of them."""
+        simulation, entries = self._simulation, []
+        if simulation.chance.of(0.15):
+            simulation.saw("journals were lost")
+            return Past()
+        for journal in self._journals:
+            torn = simulation.chance.between(1, 3) if simulation.chance.of(0.1) else 0
+            for when, record in journal[: len(journal) - torn]:
+                generation = str(record.generation) if record.generation else None
+                entries.append({"time": when, "what": record.what, "generation": generation, **record.facts})
+        return fold(json.loads(json.dumps(entries)))
+
+    def _settings(self, term: int) -> Settings:
+        scenario = self._simulation.scenario
+        life = f"{chr(ord('a') + term - 1)}"
+        return Settings(
+            "simulated",
+            term,
+            tuple(f"{place:04d}-{life}" for place in range(scenario.ranks)),
+            scenario.minimum,
+            scenario.workload_policy(),
+            scenario.timeouts,
+            ranks_per_replica=scenario.ranks_per_replica,
+            skip_poison=scenario.skip_poison,
+            recovery=scenario.recovery_policy(),
+            spares=scenario.spares,
+            replaces=scenario.replaces,
+            lives=life,
+            replacement=scenario.returns,
+        )
