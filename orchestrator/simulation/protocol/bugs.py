@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....actors.messages import Open, Release, Report
+from ....actors.messages import Open, Release, Report, Serving
 from ....actors.rank import ledger
 from ....actors.rank.ledger import Ledger
 from ....actors.rank.transaction import Transaction, Verdict
@@ -17,6 +17,7 @@ from ....policies.world import Generation, Position, Work, WorkKind
 from ...machine import events
 from ...machine.state import State
 from . import controllers
+from .lives import Lives
 from .training import Training
 
 Actions = Sequence[events.Action]
@@ -170,7 +171,7 @@ def _shadow_counted() -> AbstractContextManager[None]:
     return _instead(Transaction, "repeats", lambda _: property(lambda self: None))
 
 
-def _promise_of_the_last_life_forgotten() -> AbstractContextManager[None]:
+def _older_generation_entered() -> AbstractContextManager[None]:
     """A rank goes into a generation that is older than what it promised."""
 
     def make(opened: Any) -> Any:
@@ -277,6 +278,32 @@ def _newcomer_without_source() -> AbstractContextManager[None]:
     return _opening(lambda state, message: replace(message, sources={name: name for name in message.sources}))
 
 
+# --- controller lives
+
+
+def _term_taken_twice() -> AbstractContextManager[None]:
+    """A later life acts under the term of the first one."""
+    return _instead(Lives, "_settings", lambda settings: lambda self, term: settings(self, 1))
+
+
+def _deposed_goes_on() -> AbstractContextManager[None]:
+    """A controller that was replaced while it was stopped acts on when it wakes up."""
+    return _instead(controllers.Controller, "_holds", lambda _: lambda self: True)
+
+
+def _older_world_adopted() -> AbstractContextManager[None]:
+    """A later life goes on with the first world that it hears of, whatever came after it."""
+
+    def wrong(state: State, event: events.Event) -> events.Event:
+        known = None if state.adoption is None else state.adoption.world
+        if known is None or not (isinstance(event, events.Heard) and isinstance(event.message, Serving)):
+            return event
+        newer = event.message.world.generation > known.generation
+        return replace(event, message=replace(event.message, world=known)) if newer else event
+
+    return _hearing(wrong)
+
+
 BUGS = tuple(
     Bug(plant.__name__.strip("_").replace("_", " "), plant)
     for plant in (
@@ -289,7 +316,7 @@ BUGS = tuple(
         _evaluation_counted_as_step,
         _state_of_another_step,
         _shadow_counted,
-        _promise_of_the_last_life_forgotten,
+        _older_generation_entered,
         _generation_reused,
         _stale_report_accepted,
         _owed_given_out,
@@ -300,5 +327,8 @@ BUGS = tuple(
         _lacking_taken_for_holder,
         _leaver_let_go_with_work,
         _newcomer_without_source,
+        _term_taken_twice,
+        _deposed_goes_on,
+        _older_world_adopted,
     )
 )
