@@ -47,6 +47,8 @@ def state_report(state: RunState) -> RenderableType:
     replicas = len({member.replica for member in state.members if member.replica is not None})
     if state.target not in (0, replicas):
         parts.append(Text(f"target  {state.target} replicas, there are {replicas}"))
+    if state.resumed:
+        parts.append(Text(f"resumed  {state.resumed}"))
     if state.decision:
         parts.append(Text(f"decision  {one_line(state.decision)}"))
     parts.extend(Text(f"warning  {text}") for text in state.warnings)
@@ -112,6 +114,8 @@ def summary_lines(metrics: Mapping[str, Any]) -> list[str]:
     if "microbatches_computed" in metrics:
         done.append(f"{metrics['microbatches_computed']} microbatches computed")
     lines = ["finished  " + "  ".join(done)]
+    if metrics.get("resumed"):
+        lines.append(f"resumed  {metrics['resumed']}")
     totals = [1000 * total_seconds(record) for record in recoveries_of(metrics)]
     if totals:
         times = "once" if len(totals) == 1 else f"{len(totals)} times"

@@ -189,6 +189,7 @@ def _result(state: RunState, folder: str | None) -> Any:
         **state.metrics,
         "recoveries": [dataclasses.asdict(record) for record in state.recoveries],
         "faults_fired": list(state.faults_fired),
+        "resumed": state.resumed,
     }
     if folder is not None:
         Path(folder, "metrics.json").write_text(strict_json.dumps(metrics, indent=2) + "\n", encoding="utf-8")

@@ -320,7 +320,9 @@ class RankContext:
         """Figures of this rank for the result."""
         if self._gradients is None:
             return {}
-        return {"extra_bytes_per_parameter": self._gradients.extra_bytes_per_parameter}
+        snapshots = self._process.snapshots
+        own = {"extra_bytes_per_parameter": self._gradients.extra_bytes_per_parameter}
+        return {**own, **(snapshots.metrics if snapshots else {})}
 
     def heartbeat(self, last: bool = False) -> Heartbeat:
         """Sign of life with progress, and with the records that the controller wants; all of them if ``last``."""

@@ -19,6 +19,26 @@ _STRUCTURE = "everstep.structure"
 
 
 @dataclass(frozen=True)
+class Packed:
+    """A state taken apart; its tensors stay where they are.
+
+    Attributes:
+        structure: everything else.
+        versions: of the tensors as autograd counts their changes, when this was made.
+    """
+
+    state: Any
+    structure: bytes
+    tensors: Sequence[Tensor]
+    versions: tuple[int, ...]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether nobody has written to a tensor since; a kernel that does not tell is not noticed."""
+        return self.versions == _versions(self.tensors)
+
+
+@dataclass(frozen=True)
 class Portion:
     """What one rank saves: live tensors, and where each belongs in the file.
 
@@ -28,7 +48,6 @@ class Portion:
         tensors: by name.
         layout: of the file.
         structure: what is no tensor; empty but in the first part.
-        versions: of the tensors as autograd counts their changes, when this was made.
     """
 
     place: int
@@ -36,12 +55,6 @@ class Portion:
     tensors: Mapping[str, Tensor]
     layout: Layout
     structure: bytes
-    versions: tuple[int, ...]
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether nobody has written to a tensor since; a kernel that does not tell is not noticed."""
-        return self.versions == _versions(self.tensors)
 
     @torch.no_grad()
     def copy_to(self, memory: Tensor) -> None:
@@ -61,10 +74,16 @@ class Portion:
             memory[begin : begin + len(self.structure)] = torch.frombuffer(bytearray(self.structure), dtype=torch.uint8)
 
 
-def portion(state: Any, place: int, parts: int, facts: Mapping[str, str]) -> Portion:
-    """The part of a state that rank ``place`` of ``parts`` saves; nothing is copied but what is no tensor."""
+def packed(state: Any) -> Packed:
+    """Take a state apart; nothing is copied but what is no tensor."""
     structure, tensors = stream.pack(state)
-    names = _names(state, tensors)
+    return Packed(state, structure, tensors, _versions(tensors))
+
+
+def portion(taken: Packed, place: int, parts: int, facts: Mapping[str, str]) -> Portion:
+    """The part of a state that rank ``place`` of ``parts`` saves."""
+    tensors = taken.tensors
+    names = _names(taken.state, tensors)
     mine = divide([tensor.nbytes for tensor in tensors], parts)[place]
     chosen = {names[each]: tensors[each] for each in mine}
     entries = [
@@ -74,9 +93,9 @@ def portion(state: Any, place: int, parts: int, facts: Mapping[str, str]) -> Por
     blob = b""
     metadata = {"format": "pt", **facts, "part": f"{place} of {parts}"}
     if place == 0:
-        blob = pickle.dumps((structure, names), protocol=pickle.HIGHEST_PROTOCOL)
+        blob = pickle.dumps((taken.structure, names), protocol=pickle.HIGHEST_PROTOCOL)
         entries.append(Entry(_STRUCTURE, "uint8", (len(blob),), len(blob)))
-    return Portion(place, parts, chosen, safetensors.layout(entries, metadata), blob, _versions(chosen))
+    return Portion(place, parts, chosen, safetensors.layout(entries, metadata), blob)
 
 
 def joined(parts: Sequence[Tensor]) -> Any:
@@ -129,5 +148,5 @@ def _walk(way: str, value: Any) -> Iterator[tuple[str, Tensor]]:
         yield from _walk(".".join(filter(None, (way, str(key)))), held)
 
 
-def _versions(tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
-    return tuple(tensor._version for tensor in tensors.values())
+def _versions(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    return tuple(tensor._version for tensor in tensors)

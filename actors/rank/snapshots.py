@@ -25,7 +25,7 @@ from ..faults import Chaos
 from ..messages import Stored
 from ..saved.manifest import folder_of
 from ..saved.storage import Storage
-from .parts import Portion, portion
+from .parts import Packed, packed, portion
 from .portable import State
 
 BUFFERS = 2
@@ -53,15 +53,22 @@ class _Job:
     """One part on its way.
 
     Attributes:
+        place: of the part, of ``parts``.
+        taken: the live state; None when it is not needed any more.
+        ready: on the device, when the state is what it is to be.
         copied: set when the live tensors are not needed any more, whatever came of it.
+        memory: the part as a file, once it is copied.
     """
 
     step: int
     generation: Generation
-    portion: Portion
+    place: int
+    parts: int
+    taken: Packed | None
     buffer: "_Buffer"
     ready: Any
     copied: threading.Event
+    memory: Tensor | None = None
 
 
 class _Buffer:
@@ -94,6 +101,7 @@ class Snapshots:
         waited: seconds for which training stood still for copies, in all.
         taken: seconds that it took to begin them, in all.
         copying: seconds that the copies took, beside the training.
+        begun: how many were begun; ``copied`` is the bytes of this rank's parts of them.
         put_off: steps for which something was due that some rank had no buffer for.
     """
 
@@ -121,7 +129,19 @@ class Snapshots:
         self._started = False
         self.waited = self.taken = self.copying = 0.0
         self._owed = False
-        self.put_off = 0
+        self.put_off = self.begun = self.copied = 0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What saving has cost this rank."""
+        return {
+            "snapshots": float(self.begun),
+            "snapshots_put_off": float(self.put_off),
+            "snapshot_begin_s": self.taken,
+            "snapshot_wait_s": self.waited,
+            "snapshot_copy_s": self.copying,
+            "snapshot_bytes": float(self.copied),
+        }
 
     # --- training thread
 
@@ -162,15 +182,16 @@ class Snapshots:
             buffer = self._free.pop()
         began = time.monotonic()
         place = world.incarnations.index(self._incarnation)
-        facts = {"step": str(step), "generation": str(world.generation)}
-        mine = portion(read(), place, len(world.members), facts)
+        taken = packed(read())
         ready = None
         if self._device.type == "cuda":
             ready = torch.cuda.Event()
             ready.record()
         self._start()
-        self._running = _Job(step, world.generation, mine, buffer, ready, threading.Event())
+        parts = len(world.members)
+        self._running = _Job(step, world.generation, place, parts, taken, buffer, ready, threading.Event())
         self._copies.put(self._running)
+        self.begun += 1
         self.taken += time.monotonic() - began
 
     def settle(self) -> None:
@@ -203,19 +224,11 @@ class Snapshots:
             job = self._copies.get()
             began = time.monotonic()
             try:
-                memory = job.buffer.of(job.portion.layout.bytes)
                 self._chaos.at(FaultPoint.IN_SNAPSHOT, f"step {job.step} is being copied", job.step)
-                if stream is None:
-                    job.portion.copy_to(memory)
-                else:
-                    with torch.cuda.stream(stream):
-                        stream.wait_event(job.ready)
-                        job.portion.copy_to(memory)
-                    stream.synchronize()
-                whole = job.portion.unchanged
-                problem = "" if whole else "the training function changed it while it was copied"
+                problem = self._fill(job, stream)
             except Exception as error:
                 problem = f"it could not be copied: {_line(error)}"
+            job.taken = None
             job.copied.set()
             self.copying += time.monotonic() - began
             if problem:
@@ -223,25 +236,42 @@ class Snapshots:
             else:
                 self._writes.put(job)
 
+    def _fill(self, job: _Job, stream: Any) -> str:
+        """Copy this rank's part; returns what is wrong with it."""
+        assert job.taken is not None
+        facts = {"step": str(job.step), "generation": str(job.generation)}
+        mine = portion(job.taken, job.place, job.parts, facts)
+        job.memory = job.buffer.of(mine.layout.bytes)
+        self.copied += mine.layout.bytes
+        if stream is None:
+            mine.copy_to(job.memory)
+        else:
+            with torch.cuda.stream(stream):
+                stream.wait_event(job.ready)
+                mine.copy_to(job.memory)
+            stream.synchronize()
+        return "" if job.taken.unchanged else "the training function changed it while it was copied"
+
     def _write(self) -> None:
         while True:
             job = self._writes.get()
-            memory = job.buffer.of(job.portion.layout.bytes).numpy().data
+            assert job.memory is not None
+            memory = job.memory.numpy().data
             digest = hashlib.sha256(memory).hexdigest()
             # Named for what is in it: nobody can ever put other bytes under a name that a manifest knows.
-            file = f"part-{job.portion.place:04d}-{digest[:16]}.safetensors"
+            file = f"part-{job.place:04d}-{digest[:16]}.safetensors"
             try:
                 self._storage.write(f"{folder_of(job.step)}/{file}", [memory])
             except Exception as error:
                 self._give_up(job, _line(error))
                 continue
-            place, parts = job.portion.place, job.portion.parts
-            self._send(Stored(self._incarnation, job.step, job.generation, place, parts, file, memory.nbytes, digest))
+            self._send(
+                Stored(self._incarnation, job.step, job.generation, job.place, job.parts, file, memory.nbytes, digest)
+            )
             self._release(job)
 
     def _give_up(self, job: _Job, problem: str) -> None:
-        place, parts = job.portion.place, job.portion.parts
-        self._send(Stored(self._incarnation, job.step, job.generation, place, parts, problem=problem))
+        self._send(Stored(self._incarnation, job.step, job.generation, job.place, job.parts, problem=problem))
         self._release(job)
 
     def _release(self, job: _Job) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from everstep.actors.rank.parts import joined, portion
+from everstep.actors.rank.parts import joined, packed, portion
 from everstep.conf.errors import SavedStateError
 from torch import Tensor, nn
 
@@ -41,7 +41,7 @@ def files(value: Any, ranks: int) -> list[Tensor]:
     """What each of so many ranks writes."""
     made = []
     for place in range(ranks):
-        mine = portion(value, place, ranks, FACTS)
+        mine = portion(packed(value), place, ranks, FACTS)
         memory = torch.full((mine.layout.bytes,), 0xEE, dtype=torch.uint8)
         mine.copy_to(memory)
         made.append(memory)
@@ -72,14 +72,14 @@ def test_all_parts_are_the_state(ranks: int) -> None:
 def test_each_tensor_is_saved_once_however_many_ranks_there_are() -> None:
     held = state()
     one, several = (sum(len(memory) for memory in files(held, ranks)) for ranks in (1, 4))
-    names = [name for place in range(4) for name in portion(held, place, 4, FACTS).tensors]
-    assert sorted(names) == sorted(portion(held, 0, 1, FACTS).tensors)
+    names = [name for place in range(4) for name in portion(packed(held), place, 4, FACTS).tensors]
+    assert sorted(names) == sorted(portion(packed(held), 0, 1, FACTS).tensors)
     assert several - one < 4 * 1024  # headers
 
 
 def test_tensors_have_the_names_by_which_they_are_known() -> None:
     assert {"model.weight", "model.bias", "optimizer.state.0.exp_avg", "kinds.0"} <= set(
-        portion(state(), 0, 1, FACTS).tensors
+        portion(packed(state()), 0, 1, FACTS).tensors
     )
 
 
@@ -125,7 +125,7 @@ def test_the_safetensors_library_reads_every_part(tmp_path: Path) -> None:
 
 def test_a_change_is_noticed() -> None:
     held = state()
-    mine = portion(held, 0, 1, FACTS)
+    mine = packed(held)
     assert mine.unchanged
     held["kinds"][0].add_(1)
     assert not mine.unchanged

@@ -10,7 +10,6 @@ import pytest
 import torch
 from everstep.actors.faults import Chaos
 from everstep.actors.messages import Stored
-from everstep.actors.rank import snapshots
 from everstep.actors.rank.parts import Portion, joined
 from everstep.actors.rank.snapshots import Saved, Snapshots
 from everstep.actors.saved.manifest import folder_of
@@ -82,9 +81,9 @@ def slow_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     def slowly(self: Portion, memory: torch.Tensor) -> None:
         for name in list(self.tensors):
             time.sleep(0.001)
-            copy(Portion(self.place, self.parts, {name: self.tensors[name]}, self.layout, self.structure, ()), memory)
+            copy(Portion(self.place, self.parts, {name: self.tensors[name]}, self.layout, self.structure), memory)
 
-    monkeypatch.setattr(snapshots.Portion, "copy_to", slowly)
+    monkeypatch.setattr(Portion, "copy_to", slowly)
 
 
 @pytest.mark.usefixtures("slow_copies")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from everstep.actors.rank.parts import portion
+from everstep.actors.rank.parts import packed, portion
 from everstep.actors.rank.portable import State
 from everstep.actors.rank.snapshots import Saved
 from everstep.actors.saved.catalogue import Catalogue
@@ -29,7 +29,7 @@ def saved(folder: Path, step: int) -> None:
     state = State({"": weights(step)}, {}, {}, {}, {})
     parts = []
     for place in range(2):
-        mine = portion(Saved(step, state, 0.5, {}), place, 2, {})
+        mine = portion(packed(Saved(step, state, 0.5, {})), place, 2, {})
         memory = torch.empty(mine.layout.bytes, dtype=torch.uint8)
         mine.copy_to(memory)
         digest = hashlib.sha256(memory.numpy().data).hexdigest()
