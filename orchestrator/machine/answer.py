@@ -132,7 +132,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
         step=step,
         remaining_steps=None if steps is None else max(0, steps - step),
         microbatches=microbatches,
-        lost_microbatches=_lost_microbatches(state, microbatches) if found.work else 0,
+        lost_microbatches=_lost_microbatches(state, found, microbatches) if found.work else 0,
         state_bytes=_state_bytes(state),
         vault_step=saved.get("vault"),
         storage_step=saved.get("storage"),
@@ -227,8 +227,10 @@ def _state_bytes(state: State) -> int:
     return max((rank.ready.state_bytes for rank in replica if rank.ready), default=0)
 
 
-def _lost_microbatches(state: State, microbatches: int) -> int:
-    """Those of the work under way that nobody holds or is about to compute."""
+def _lost_microbatches(state: State, found: Scene, microbatches: int) -> int:
+    """Those of the work under way that no whole replica holds or is about to compute; its ranks all say the same."""
     assert state.recovery is not None
-    kept = {index for held in state.recovery.reports.values() for index in held.done | held.owed}
+    reports = state.recovery.reports
+    held = [reports[members[0].incarnation] for members in found.left.whole.values()]
+    kept = frozenset[int]().union(*(one.done for one in held), *(one.owed for one in held))
     return max(0, microbatches - len(kept))

@@ -69,7 +69,8 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
     gone = tuple(member.seat for member in old.members if member.incarnation not in there)
     ahead = frozenset[str]() if chosen.anew else _ahead(reports, position)
     done = ahead if chosen.anew else ahead.union(name for name in reports if state.ranks[name].finished)
-    pending = names(name for name in world.incarnations if name not in done)
+    everybody = names(world.incarnations)
+    pending = names(name for name in world.incarnations if name not in done) if done else everybody
     recovery = changed(
         recovery,
         opened=now,
@@ -77,7 +78,7 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
         step=min((held.position.step for held in reports.values()), default=position.step),
         lost=(*recovery.lost, *gone),
         lost_microbatches=tuple(sorted({*recovery.lost_microbatches, *shared.lost})),
-        unbuilt=names(world.incarnations),
+        unbuilt=everybody,
         pending=pending,
         stamps={"reported": recovery.stamps.get("reported", now), "opened": now},
         reason=chosen.reason,
