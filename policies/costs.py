@@ -98,8 +98,9 @@ def delay(facts: LossFacts, option: Option, costs: Costs, horizon: float, patien
             return clock + work / pace - ahead
         work -= (until - clock) * pace
         # Who joins has built while the others trained, but these wait until it has their state; all who come, at once.
-        clock = until + (joining if comes > let_in else 0.0)
-        let_in, world = until, world + 1
+        clock, world = until, world + 1
+        if comes > let_in:
+            clock, let_in = until + joining, until
         idle, started = (idle - 1, started) if idle > 0 else (0, started + 1)
 
 
