@@ -11,10 +11,11 @@ The values here are immutable; each method returns the next value. No torch, no 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...conf.errors import LoopError
+from ...policies.values import changed
 from ...policies.workload import WorkloadPolicy, suited
 from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..messages import Open, Report, Restore, Serving
@@ -155,11 +156,11 @@ class Transaction:
                 f"before or in step {position.step} this rank does {work}, another one {self.work}: every rank must "
                 "call run.evaluate alike"
             )
-        return self if self.work is not None else replace(self, work=work, share=share)
+        return self if self.work is not None else changed(self, work=work, share=share)
 
     def obtain(self) -> "Transaction":
         """The state before ``position`` is there."""
-        return replace(self, source=None, restore=None)
+        return changed(self, source=None, restore=None)
 
     def fold(self, position: Position, index: int, beginning: int | None = None) -> "Transaction":
         """The gradient of ``index`` is in the accumulators.
@@ -173,15 +174,17 @@ class Transaction:
             raise ProtocolError(f"microbatch {index} of step {position} is folded while at step {self.position}")
         if index not in self.indices or index in self.done:
             raise ProtocolError(f"microbatch {index} of step {position} is not owed")
-        return replace(self, done=self.done | {index})
+        return changed(self, done=self.done | {index})
 
     def enter(self, generation: Generation) -> "Transaction":
         """About to enter the vote of this position: all of its buckets hold the full sum."""
         if not self.current(generation):
             return self
+        if self.work is None:
+            raise ProtocolError(f"the vote of step {self.position} is entered before this rank has come to it")
         if self.due:
             raise ProtocolError(f"the vote of step {self.position} is entered while {self.due} are owed")
-        return replace(self, entered=generation)
+        return changed(self, entered=generation)
 
     def decide(self, generation: Generation, following: Position) -> "Transaction":
         """The vote was seen whole: go to the ``following`` position."""
@@ -194,13 +197,13 @@ class Transaction:
         if self.promised is not None and generation < self.promised:
             return self
         older = self.generation is not None and self.generation < generation
-        return replace(self, promised=generation, abandoned=self.abandoned or older)
+        return changed(self, promised=generation, abandoned=self.abandoned or older)
 
     def abandon(self, generation: Generation) -> "Transaction":
         """Promise to decide nothing in ``generation`` or an older one."""
         if self.generation is None or self.generation > generation:
             return self
-        return replace(self, abandoned=True)
+        return changed(self, abandoned=True)
 
     def report(self, cause: str | None = None, accused: str | None = None) -> Report:
         """The fact sheet that goes with the promise."""
@@ -240,7 +243,7 @@ class Transaction:
         if len(leaving) == len(world.replicas):
             raise ProtocolError(f"generation {world.generation} was opened to ranks that all leave")
         share = _told(message, self.incarnation)
-        return replace(
+        return changed(
             self._brought(message, share),
             world=world,
             abandoned=False,
@@ -259,9 +262,9 @@ class Transaction:
         source = message.sources[self.incarnation] if afresh else None
         other = None if source == self.incarnation else source
         if message.restore is not None:
-            return replace(self._at(position), source=other, restore=message.restore)
+            return changed(self._at(position), source=other, restore=message.restore)
         if other is not None:
-            return replace(self._at(position), source=other)
+            return changed(self._at(position), source=other)
         if afresh and message.work is None and position == Position(self.position.step):
             # Everybody begins this step once more; nothing but evaluations was decided since it was begun.
             return self._at(position)
@@ -290,7 +293,7 @@ class Transaction:
 
     def _at(self, position: Position) -> "Transaction":
         """At the beginning of another position."""
-        return replace(
+        return changed(
             self,
             position=position,
             work=None,

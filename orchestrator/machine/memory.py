@@ -12,12 +12,13 @@ _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
 def note(before: State, after: State) -> list[Record]:
     """One record of what has changed, none if nothing has; ``past.fold`` reads it."""
     changed: dict[str, object] = {}
+    old, new = vars(before), vars(after)
     for name in _PLAIN:
-        if (value := getattr(after, name)) is not getattr(before, name):
-            changed[name] = value
+        if new[name] is not old[name]:
+            changed[name] = new[name]
     for name in _GROWING:
-        if (value := getattr(after, name)) is not (old := getattr(before, name)):
-            changed[name] = value[len(old) :]
+        if new[name] is not old[name]:
+            changed[name] = new[name][len(old[name]) :]
     if after.phase.ended and not before.phase.ended:
         changed["ending"] = Ending(after.phase, after.error, after.traceback, metrics(after))
     facts = {name: WRITE[name](value) if name in WRITE else value for name, value in changed.items()}

@@ -67,9 +67,8 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
     if not _binding(state, incarnation, message):
         return state, [Record("stale report refused", message.abandons, {"rank": state.ranks[incarnation].title})]
     assert state.world is not None
-    if message.abandons != state.world.generation and incarnation in state.anew:
-        # It never heard that it was to forget what it has: others were given that, or it belongs to steps undone.
-        message = changed(message, done=frozenset(), owed=frozenset(), work=None, repeats=None, lacks=True)
+    if message.abandons != state.world.generation:
+        message = _as_if_told(state, incarnation, message)
     actions: list[Action] = []
     if state.recovery is None or state.recovery.opened:
         cause = f"{state.ranks[incarnation].title}: {message.cause or 'left the group'}"
@@ -187,6 +186,16 @@ def _binding(state: State, incarnation: str, message: Report) -> bool:
     if recovery is None or recovery.opened or message.promised is None:
         return False
     return message.promised >= recovery.generation
+
+
+def _as_if_told(state: State, incarnation: str, message: Report) -> Report:
+    """What a member has to give that never heard of the newest generation."""
+    nothing = changed(message, done=frozenset(), owed=frozenset(), repeats=None)
+    if incarnation in state.anew:
+        # It was to forget what it has: others were given that, or it belongs to steps that were undone.
+        return changed(nothing, work=None, lacks=True)
+    # A shadow may have taken somebody's place since, or been let go.
+    return message if message.repeats is None else nothing
 
 
 def _wait(state: State, chosen: Answer, now: float) -> tuple[State, list[Action]]:

@@ -105,7 +105,8 @@ class Checks:
     def released(self, rank: "Rank") -> None:
         """Whoever is let go before the end leaves nothing undone that counts on it."""
         transaction = rank.ledger.transaction
-        if transaction.entered is None and (transaction.done or transaction.owed):
+        counts = transaction.entered is None and transaction.repeats is None
+        if counts and (transaction.done or transaction.owed):
             raise Violation("a leaver's work is not lost", f"{rank.name} is released with {transaction}")
 
     def poison(self, rank: "Rank", transaction: Transaction, index: int) -> None:
@@ -171,9 +172,10 @@ class Checks:
             transaction = rank.ledger.transaction
             if not rank.alive or message.lacks or rank.promised > message.abandons:
                 continue
-            if (transaction.position, transaction.work) != (message.position, message.work) or (
-                transaction.done | set(transaction.owed) != message.done | message.owed
-            ):
+            held = frozenset() if transaction.repeats != message.repeats else transaction.done | set(transaction.owed)
+            if (transaction.position, transaction.work, held) != (
+                message.position, message.work, message.done | message.owed
+            ):  # fmt: skip
                 raise Violation(
                     "plans are made from what is", f"planned from {message}, but it stands at {transaction}"
                 )
