@@ -160,9 +160,13 @@ def node_lost(state: State, node: str, cause: str, now: float) -> Step:
     actions: list[Action] = [Record("node lost", facts={"node": node, "cause": cause})]
     there = [rank for rank in state.living if rank.node == node]
     hit = any(state.is_member(rank.incarnation) for rank in there)
-    for rank in there:
+    for place, rank in enumerate(there):
+        remembered = state.failures
         state, more = fence(state, rank.incarnation, f"node {node}: {cause}", now)
         actions += more
+        if place:
+            # It is one failure of the node, however many lived there.
+            state = changed(state, failures=remembered)
     if state.world is None:
         state, more = try_open(reseated(state), now)
     elif hit:

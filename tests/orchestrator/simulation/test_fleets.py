@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from everstep.conf.simulation import Flapping, Simulation
+from everstep.orchestrator.simulation.engine import Engine
 from everstep.orchestrator.simulation.failures import Failure, What
 from everstep.orchestrator.simulation.fleet import Fleet
 
@@ -53,6 +54,12 @@ def test_orphans_of_two_broken_replicas_make_one_whole(tmp_path: Path) -> None:
     assert outcome.fewest == 3
     # The second death is heard of in the recovery from the first.
     assert outcome.remedies == {"complete": 1}
+
+
+def test_a_node_that_is_lost_has_failed_once_however_many_ranks_it_had(tmp_path: Path) -> None:
+    engine = Engine(traced(tmp_path, "10,node,1", replicas=8, ranks_per_node=4, idle_nodes=1, repair=1.0))
+    engine.run()
+    assert {node: record.failures for node, record in engine.state.failures.records.items()} == {"node1": 1}
 
 
 def test_weighted_gives_a_straggler_less(tmp_path: Path) -> None:
