@@ -11,7 +11,7 @@ from everstep.orchestrator.simulation.protocol.campaign import Outcome, find, pl
 from everstep.orchestrator.simulation.protocol.faults import COUNTED, POINTS
 from everstep.orchestrator.simulation.protocol.simulation import Simulation
 
-SEEDS = 400
+SEEDS = 300
 CHUNK = 50
 MODULE = "everstep.orchestrator.simulation.protocol.simulation"
 
@@ -61,6 +61,10 @@ def test_the_runs_went_where_it_is_dangerous(outcome: Outcome) -> None:
         "waiting",
         "node lost",
         "a machine came",
+        "took over",
+        "adopted",
+        "deposed",
+        "journals were lost",
         "fenced",
         "succeeded",
         "failed",
@@ -73,9 +77,10 @@ def test_the_runs_went_where_it_is_dangerous(outcome: Outcome) -> None:
 def test_every_kind_of_fault_hits_where_it_hurts_most(outcome: Outcome) -> None:
     if outcome.seeds < SEEDS:
         pytest.skip("needs the runs above")
-    dangerous = ("sum", "vote", "voted", "report")
-    assert not [(kind, point) for kind in COUNTED for point in dangerous if not outcome.hits[kind, point]]
+    often, dangerous = ("crash", "nap", "partition"), ("sum", "vote", "voted", "report", "open", "built")
+    assert not [(kind, point) for kind in often for point in dangerous if not outcome.hits[kind, point]]
     assert {point for _, point in outcome.hits} == set(POINTS)
+    assert {kind for kind, _ in outcome.hits} >= set(COUNTED)
 
 
 def test_a_seed_is_one_run() -> None:
@@ -97,7 +102,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
     )
     told = [printed("\n".join(lines), PYTHONHASHSEED=hashing) for hashing in ("1", "2")]
     assert told[0] == told[1]
-    assert "controller hears" in told[0]
+    assert "controller 1 hears" in told[0]
 
 
 def printed(program: str, **environment: str) -> str:
@@ -117,10 +122,11 @@ def test_a_simulation_loads_neither_torch_nor_ray() -> None:
 def test_a_seed_is_played_again_with_its_story(capsys: pytest.CaptureFixture[str]) -> None:
     assert replay(3)
     told = capsys.readouterr().out
-    assert "controller hears" in told
+    assert "controller 1 hears" in told
     assert told.splitlines()[-1].startswith("seed 3 ends as ")
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.rare], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
+    """The rare ones, which take longer, are looked for by the benchmark."""
     assert find(bug, range(1000)) is not None
