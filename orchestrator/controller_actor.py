@@ -4,6 +4,7 @@ Ray restarts it when its process dies. Nobody has to call it then: it takes a ne
 """
 
 import asyncio
+import gc
 import os
 from collections.abc import Mapping
 
@@ -35,6 +36,8 @@ class ControllerActor:
     """
 
     def __init__(self, plan: RunPlan) -> None:
+        # In a large world there are millions of values and no cycles: to look for some takes longer than a plan.
+        gc.set_threshold(100_000)
         self._plan = plan
         directory = directory_of(plan)
         self._tenure = Tenure(directory)
