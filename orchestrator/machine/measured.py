@@ -1,6 +1,7 @@
 """What this run has measured of itself, for the recovery policy's predictions."""
 
 from itertools import islice
+from math import fsum
 from statistics import median
 
 from ...policies.costs import Costs
@@ -17,7 +18,8 @@ def costs(state: State) -> Costs:
     """Measured times where there are any, orders of magnitude elsewhere."""
     some = tuple(islice(state.ranks.values(), _ENOUGH))
     computed = sum(rank.computed for rank in some if rank.busy > 0)
-    busy = sum(rank.busy for rank in some)
+    # The map's order is another one in every process; this sum does not depend on it.
+    busy = fsum(rank.busy for rank in some)
     microbatch = busy / computed if computed and busy else _DEFAULT_MICROBATCH_S
     step = 0.0
     if state.record is not None and computed:
