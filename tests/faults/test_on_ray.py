@@ -71,6 +71,22 @@ def test_a_spare_on_the_other_node_takes_the_place_of_the_dead(undisturbed: Outc
     assert len({member.node for member in outcome.state.members}) == 2
 
 
+def test_every_rank_on_both_nodes_is_killed_and_the_run_goes_on(undisturbed: Outcome, tmp_path: Path) -> None:
+    """With new ranks, from its newest checkpoint."""
+    faults = [Fault(5, place, point=FaultPoint.IN_BACKWARD) for place in range(4)]
+    plan = replace(plan_of(tmp_path, 4, faults, gates=(5,), checkpoint_every=2), folder=str(tmp_path))
+
+    def when_it_is_saved(state: RunState) -> None:
+        if (tmp_path / "checkpoints" / "step-00000004" / "manifest.json").exists():
+            open_gate(tmp_path, 5)
+
+    state = RayDriver().drive(plan, when_it_is_saved)
+    assert len(state.faults_fired) == 4
+    assert "restore from storage" in state.recoveries[0].decision
+    assert state.phase is Phase.SUCCEEDED, (state.error, state.traceback)
+    assert state.metrics["weights_sha256"] == undisturbed.weights
+
+
 def test_a_run_is_scaled_and_a_node_is_left_while_it_trains(undisturbed: Outcome, tmp_path: Path) -> None:
     """Both are asked from outside, and neither is a failure."""
     asked: list[str] = []
