@@ -111,9 +111,10 @@ class Connection:
         if not self.open:
             return
         network = self._network
-        network.clock.at(self._arrival(way), self._deliver, way, message)
+        when = self._arrival(way)
+        network.clock.at(when, self._deliver, way, message)
         if network.doubling and network.chance.of(network.doubling):
-            network.clock.after(network.chance.within(8.0), self._deliver, way, message)
+            network.clock.at(when + network.chance.within(8.0), self._deliver, way, message)
 
     def _arrival(self, way: str) -> float:
         """Never before what was sent earlier."""
