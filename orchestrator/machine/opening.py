@@ -36,7 +36,8 @@ def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
             state, more = _unseated(state, rank.incarnation)
             actions += more
     facts = {"world": len(world.members), "step": message.position.step}
-    return state, [Record("opened", generation, facts), *actions]
+    # Written when it was sent: a later life must not take ranks for lost that were never told.
+    return state, [*actions, Record("opened", generation, facts)]
 
 
 def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: float) -> tuple[State, list[Action]]:
