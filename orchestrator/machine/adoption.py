@@ -13,7 +13,20 @@ from ...policies.values import changed
 from ...policies.world import Seat, World
 from ..view import Phase
 from . import membership, recovery
-from .events import Action, Ended, EndRun, Event, Heard, Record, Send, StartRank, StopRequested, StoreOpened, Tick
+from .events import (
+    Action,
+    Ended,
+    EndRun,
+    Event,
+    Found,
+    Heard,
+    Record,
+    Send,
+    StartRank,
+    StopRequested,
+    StoreOpened,
+    Tick,
+)
 from .opening import PARKED_S, hold
 from .past import Past
 from .state import Adoption, Rank, Recovery, Standing, State, names, without
@@ -163,11 +176,14 @@ def _go_on(state: State, now: float) -> Step:
 
 
 def _start_on(state: State, adoption: Adoption, now: float) -> Step:
-    """No generation was opened yet, as far as anybody lives who would know: ask for whoever is missing."""
+    """Nobody lives who was told of a generation: ask for whoever is missing, and begin, or go on from what is saved."""
     settings = state.settings
     if adoption.past.generation:
-        error = "no rank of the newest generation has outlived its controller"
-        return fail(state, f"{error}; first cause: {state.first_cause or 'unknown'}")
+        if not state.saved:
+            error = "no rank of the newest generation has outlived its controller"
+            return fail(state, f"{error}; first cause: {state.first_cause or 'unknown'}")
+        source, step = max(state.saved.items(), key=lambda held: held[1])
+        state = changed(state, resume=Found(source, step))
     size, seated = settings.ranks_per_replica, len(settings.ranks) - settings.spares
     taken: set[Seat] = set()
     for rank in state.living:

@@ -50,6 +50,7 @@ def _holders(simulation: "Simulation") -> set[int]:
         for member in (world.members if world else ())
         if (rank := simulation.ranks[member.incarnation]).alive
         and not rank.hit
-        and not (transaction := rank.ledger.transaction).lacks
+        and (transaction := rank.ledger.transaction).generation is not None
+        and not transaction.lacks
         and not (transaction.abandoned and rank.lacked)
     }
