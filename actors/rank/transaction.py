@@ -172,7 +172,7 @@ class Transaction:
             return self
         if position != self.position:
             raise ProtocolError(f"microbatch {index} of step {position} is folded while at step {self.position}")
-        if index not in self.indices or index in self.done:
+        if self.work is None or index not in self.indices or index in self.done:
             raise ProtocolError(f"microbatch {index} of step {position} is not owed")
         return changed(self, done=self.done | {index})
 
