@@ -41,6 +41,7 @@ class Serving:
         work: what is under way there, None if the rank has not come to it.
         poison: by step, indices that nobody may compute.
         anew: members that were to begin with nothing done when that generation was opened.
+        joined: whether it has built the group of that generation.
     """
 
     incarnation: str
@@ -50,6 +51,7 @@ class Serving:
     work: Work | None = None
     poison: Mapping[int, frozenset[int]] = field(default_factory=dict)
     anew: frozenset[str] = frozenset()
+    joined: bool = True
 
 
 @dataclass(frozen=True)
@@ -291,10 +293,13 @@ class Ping:
     Attributes:
         recorded: the controller has the records of all steps before this one.
         wanted: whether it wants the others from this rank.
+        kept: those before this one are written down as well, and need not be kept for a later controller; None if
+            all that it has are.
     """
 
     recorded: int = 0
     wanted: bool = False
+    kept: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ..actors.messages import StepRecord, Stored, Unreadable
+from ..actors.messages import Ping, StepRecord, Stored, Unreadable
 from .checkpoints import Checkpoints
 from .cluster import Cluster
 from .journal import Journal
@@ -30,7 +31,7 @@ from .machine.events import (
     Warned,
 )
 from .machine.look import failures, look
-from .machine.memory import note
+from .machine.memory import inherited, note
 from .machine.past import Past
 from .machine.resuming import identity
 from .machine.state import Settings, State
@@ -38,7 +39,7 @@ from .machine.transition import advance
 from .records.publisher import Publisher
 from .records.sink import Sink
 from .tenure import Deposed
-from .view import RunState
+from .view import Phase, RunState
 
 CLOSE_TIMEOUT_S = 10.0
 
@@ -74,6 +75,7 @@ class Controller:
         self._checkpoints = checkpoints
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
+        self._last: list[Action] = []
         self.leftovers: list[str] = []
 
     def state(self) -> RunState:
@@ -122,7 +124,10 @@ class Controller:
                 if isinstance(event, Deposed):
                     raise event
                 self._handle(event)
+            await asyncio.to_thread(self._publisher.flush, CLOSE_TIMEOUT_S)
             self._tenure.check()
+            for action in self._last:
+                self._carry_out(action)
         except Deposed:
             deposed = True
             raise
@@ -213,6 +218,13 @@ class Controller:
             return
         before = self._state
         self._state, actions = advance(before, event, time.monotonic())
+        if isinstance(event, TookOver):
+            before = inherited(before, event.past)
+        if self._state.phase is Phase.SUCCEEDED and before.phase is not Phase.SUCCEEDED:
+            # Nobody may be let go before the numbers of the last steps are written down.
+            self._last = [*note(before, self._state), *actions]
+            self._over = True
+            return
         for action in (*note(before, self._state), *actions):
             self._carry_out(action)
 
@@ -230,6 +242,8 @@ class Controller:
 
     def _carry_out(self, action: Action) -> None:
         match action:
+            case Send(incarnation, Ping() as ping):
+                self._cluster.send(incarnation, replace(ping, kept=self._publisher.kept))
             case Send(incarnation, message):
                 self._cluster.send(incarnation, message)
             case Record():

@@ -18,6 +18,7 @@ class History:
         self._records: deque[StepRecord] = deque()
         self._next = 0
         self._recorded = 0
+        self._asked_from = 0
         self._wanted = False
 
     def begin(self, step: int) -> None:
@@ -34,15 +35,17 @@ class History:
             if record.step >= self._recorded:
                 self._records.append(record)
 
-    def acknowledge(self, recorded: int, wanted: bool) -> None:
-        """Drop what the controller has.
+    def acknowledge(self, recorded: int, wanted: bool, kept: int | None = None) -> None:
+        """Drop what the controller has written down.
 
         Args:
-            recorded: it has all steps before this one.
+            recorded: it has all steps before this one. A controller that has taken over may have fewer.
             wanted: whether it wants the rest from this rank.
+            kept: all before this one are written down; None if all that it has are.
         """
         with self._lock:
-            self._recorded = max(self._recorded, recorded)
+            self._asked_from = recorded
+            self._recorded = max(self._recorded, recorded if kept is None else kept)
             self._wanted = wanted
             while self._records and self._records[0].step < self._recorded:
                 self._records.popleft()
@@ -54,10 +57,10 @@ class History:
             return self._records[0].step if self._records else self._next
 
     def answer(self) -> tuple[StepRecord, ...]:
-        """Everything kept, once for each time that the controller asked."""
+        """Everything kept that the controller has not got, once for each time that it asked."""
         with self._lock:
             wanted, self._wanted = self._wanted, False
-            return tuple(self._records) if wanted else ()
+            return tuple(record for record in self._records if record.step >= self._asked_from) if wanted else ()
 
     def rest(self) -> tuple[StepRecord, ...]:
         """Everything kept: last words, which nobody asks for."""

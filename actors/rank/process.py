@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from ..messages import (
     Ready,
     Release,
     Resumed,
+    Serving,
     ToRank,
 )
 from ..saved.storage import Storage
@@ -144,8 +146,15 @@ class RankProcess:
         said = dict(self._said)
         ends = [said[kind] for kind in (Raised, Finished) if kind in said]
         last = [self.context.heartbeat(last=True)] if ends else []
-        told = [said.get(Ready), self.ledger.serving(), self.ledger.again(), said.get(Joined), said.get(Resumed)]
+        told = [said.get(Ready), self._serving(), self.ledger.again(), said.get(Joined), said.get(Resumed)]
         return [self._hello, *(message for message in told if message is not None), *last, *ends]
+
+    def _serving(self) -> Serving | None:
+        serving, joined = self.ledger.serving(), self._said.get(Joined)
+        if serving is None:
+            return None
+        # Who is not in its group yet waits at a meeting place that may be gone.
+        return replace(serving, joined=isinstance(joined, Joined) and joined.generation == serving.world.generation)
 
     def _trained(self, train: TrainFunction) -> bool:
         """Call the training function, and stay until nothing more is wanted; False if it is to be called again."""
@@ -225,8 +234,8 @@ class RankProcess:
 
     def _obey(self, message: ToRank) -> None:
         match message:
-            case Ping(recorded, wanted):
-                self.context.history.acknowledge(recorded, wanted)
+            case Ping(recorded, wanted, kept):
+                self.context.history.acknowledge(recorded, wanted, kept)
             case Prepare():
                 self.ledger.prepare(message)
             case Hold():

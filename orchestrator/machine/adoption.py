@@ -20,6 +20,7 @@ from .events import (
     Event,
     Found,
     Heard,
+    KillRank,
     Record,
     Send,
     StartRank,
@@ -27,6 +28,7 @@ from .events import (
     StoreOpened,
     Tick,
 )
+from .memory import inherited
 from .opening import PARKED_S, hold
 from .past import Past
 from .state import Adoption, Rank, Recovery, Standing, State, names, without
@@ -37,23 +39,7 @@ Step = tuple[State, list[Action]]
 
 def take_over(state: State, past: Past, living: frozenset[str] | None, at: float, now: float) -> Step:
     """Begin with what the journals say, and wait for the ranks."""
-    settings = state.settings
-    state = changed(
-        state,
-        phase=Phase.ADOPTING,
-        started=now,
-        serial=len(settings.ranks),
-        target=settings.replicas if past.target is None else past.target,
-        first_cause=past.first_cause,
-        decision=past.decision,
-        recoveries=past.recoveries,
-        faults_fired=past.faults_fired,
-        warnings=past.warnings,
-        raised=past.raised,
-        poison=past.poison,
-        draining=past.draining,
-        saved=past.saved,
-    )
+    state = changed(inherited(state, past), phase=Phase.ADOPTING, started=now, serial=len(state.settings.ranks))
     facts = {"earlier generation": past.generation, "ranks": len(past.ranks)}
     record = Record("taken over", facts=facts)
     if past.ending is not None:
@@ -61,7 +47,9 @@ def take_over(state: State, past: Past, living: frozenset[str] | None, at: float
         state = changed(
             state, phase=Phase(end.phase), error=end.error, traceback=end.traceback, metrics=dict(end.metrics)
         )
-        return state, [record, EndRun()]
+        # Whoever still waits to be let go has nothing left to do.
+        left = [KillRank(name, "the run is over") for name, known in past.ranks.items() if not known.gone]
+        return state, [record, *left, EndRun()]
     ranks = {}
     for name, known in past.ranks.items():
         gone = known.gone or (living is not None and name not in living)
@@ -127,6 +115,10 @@ def _heard(state: State, name: str, event: Heard, now: float) -> Step:
         case Heartbeat() as message:
             facts = {"position": message.position, "stage": message.stage, "computed": message.computed}
             state = state.rank(name, busy=message.busy, held=message.held, **facts)
+            if message.records:
+                # Perhaps its last words.
+                adoption = changed(adoption, later=adoption.later.set(len(adoption.later), event))
+                state = changed(state, adoption=adoption)
             # It comes after the introduction: if that told of no world, this rank has none.
             return (state, []) if adoption.world else _perhaps(_not_awaited(state, name), now, [])
         case Serving() as message:
@@ -217,8 +209,8 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
         said = serving.get(name)
         if said is not None and rank.standing.living:
             rank = changed(rank, standing=Standing.MEMBER)
-            if said.abandoned or said.world.generation != world.generation:
-                cause = cause or f"rank {member.seat} left its group while there was no controller"
+            if said.abandoned or said.world.generation != world.generation or not said.joined:
+                cause = cause or f"rank {member.seat} has no group any more: its controller died"
         elif rank.standing.living:
             silent.append(name)
         ranks[name] = changed(rank, seat=member.seat)
@@ -262,27 +254,36 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
     if dead:
         cause = f"{dead[0].title}: {dead[0].cause}"
     left = adoption.past.unfinished
+    found = left.opened.get(str(world.generation)) if left else None
     started = now - max(0.0, adoption.at - left.began) if left else now
     record = Record("adopted", world.generation, {"world": len(state.members), "lost": len(dead)})
     actions.append(record)
     if cause:
-        state, more = recovery.begin(state, left.cause if left else cause, now, started)
+        if left is not None and not (dead and adoption.past.guessed):
+            cause = left.cause
+        elif left is not None and state.first_cause == left.cause:
+            # A death explains the failed collectives that were heard of before it.
+            state = changed(state, first_cause=cause)
+        state, more = recovery.begin(state, cause, now, started)
+        if left is not None and state.recovery is not None:
+            lost = {"lost": found.lost, "lost_microbatches": found.lost_microbatches} if found else {}
+            state = changed(state, recovery=changed(state.recovery, before=left.before, **lost))
         state, planned = recovery.plan(state, now)
         return state, [*actions, *more, *planned]
-    if left is not None and left.generation == str(world.generation):
+    if left is not None and found is not None:
         # It was opened and everybody is in it: what is left to see is that they decide something there.
         opened = Recovery(
             generation=world.generation,
             before=left.before,
             cause=left.cause,
             started=started,
-            step=left.step,
+            step=found.step,
             opened=now,
-            lost=left.lost,
-            lost_microbatches=left.lost_microbatches,
+            lost=found.lost,
+            lost_microbatches=found.lost_microbatches,
             unbuilt=living,
             pending=living,
-            reason=left.decision,
+            reason=found.decision,
         )
         state = changed(state, phase=Phase.RECOVERING, recovery=opened)
     return state, actions

@@ -1,12 +1,30 @@
 """What a later controller life must know of this one; the journal has it before anything is done about it."""
 
+from ...policies.values import changed as with_fields
 from .events import Record
 from .look import metrics
-from .past import WRITE, Ending
+from .past import WRITE, Ending, Past
 from .state import State
 
 _PLAIN = ("target", "first_cause", "decision", "poison", "leaving", "draining", "saved")
 _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
+
+
+def inherited(state: State, past: Past) -> State:
+    """A new state with what earlier lives have noted."""
+    kept = (
+        "first_cause",
+        "decision",
+        "recoveries",
+        "faults_fired",
+        "warnings",
+        "raised",
+        "poison",
+        "draining",
+        "saved",
+    )
+    target = state.settings.replicas if past.target is None else past.target
+    return with_fields(state, target=target, **{name: getattr(past, name) for name in kept})
 
 
 def note(before: State, after: State) -> list[Record]:
@@ -19,7 +37,14 @@ def note(before: State, after: State) -> list[Record]:
     for name in _GROWING:
         if new[name] is not old[name]:
             changed[name] = new[name][len(old[name]) :]
+    if (guessed := _guessed(after)) != _guessed(before):
+        changed["guessed"] = guessed
     if after.phase.ended and not before.phase.ended:
         changed["ending"] = Ending(after.phase, after.error, after.traceback, metrics(after))
     facts = {name: WRITE[name](value) if name in WRITE else value for name, value in changed.items()}
     return [Record("memory", facts=facts)] if facts else []
+
+
+def _guessed(state: State) -> bool:
+    """Whether the cause of a recovery is a failed collective, and no death explains it yet."""
+    return state.recovery is not None and state.recovery.guessed

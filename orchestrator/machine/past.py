@@ -31,24 +31,29 @@ class KnownRank:
 
 
 @dataclass(frozen=True)
-class Unfinished:
-    """A recovery that was under way when the journal ended.
+class Opened:
+    """What was lost before a generation that a recovery has opened; as in ``RecoveryRecord``."""
 
-    Attributes:
-        generation: that it prepared or had opened, as ``term.number``.
-        before: ranks in the world when it began.
-        began: in seconds since the epoch.
-        step: of which the rest was lost, as in ``RecoveryRecord``; likewise what follows, once it was opened.
-    """
-
-    generation: str
-    cause: str
-    before: int
-    began: float
     step: int = 0
     lost: tuple[Seat, ...] = ()
     lost_microbatches: tuple[int, ...] = ()
     decision: str = ""
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A recovery that was under way when the journal ended.
+
+    Attributes:
+        before: ranks in the world when it began.
+        began: in seconds since the epoch.
+        opened: generations that it has opened, as ``term.number``. Ranks may never have heard of the newest ones.
+    """
+
+    cause: str
+    before: int
+    began: float
+    opened: Mapping[str, Opened] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Past:
 
     Attributes:
         generation: the newest one that was heard of, as ``term.number``; empty if none was.
+        guessed: whether no death explains the cause of the recovery that was under way.
         target: replicas that there should be; None if nobody has changed that.
     """
 
@@ -84,6 +90,7 @@ class Past:
     draining: frozenset[str] = frozenset()
     saved: Mapping[str, int] = field(default_factory=dict)
     unfinished: Unfinished | None = None
+    guessed: bool = False
     ending: Ending | None = None
 
 
@@ -99,20 +106,20 @@ def fold(entries: Iterable[Mapping[str, Any]]) -> Past:
                 read: dict[str, Any] = {name: READ[name](entry[name], past) for name in READ if name in entry}
                 past = replace(past, **read)
             case "recovering":
-                first = Unfinished(entry["generation"], entry["cause"], entry["before"], entry["time"])
-                past = replace(past, unfinished=replace(past.unfinished or first, generation=entry["generation"]))
+                first = Unfinished(entry["cause"], entry["before"], entry["time"])
+                past = replace(past, unfinished=past.unfinished or first)
             case "opened" if "lost" not in entry:
                 # The first one of all: nothing could be lost before.
                 past = replace(past, unfinished=None)
             case "opened" if past.unfinished:
-                opened = replace(
-                    past.unfinished,
-                    step=entry["step"],
-                    lost=tuple(map(_seat, entry["lost"])),
-                    lost_microbatches=tuple(entry["lost_microbatches"]),
-                    decision=entry["reason"],
+                opened = Opened(
+                    entry["step"],
+                    tuple(map(_seat, entry["lost"])),
+                    tuple(entry["lost_microbatches"]),
+                    entry["reason"],
                 )
-                past = replace(past, unfinished=opened)
+                held = {**past.unfinished.opened, entry["generation"]: opened}
+                past = replace(past, unfinished=replace(past.unfinished, opened=held))
             case "recovered":
                 past = replace(past, unfinished=None)
             case "rank asked for":
@@ -165,6 +172,7 @@ READ: Mapping[str, Callable[[Any, Past], object]] = {
     "leaving": lambda said, _: {name: place and _place(place) for name, place in said.items()},
     "draining": lambda said, _: frozenset(said),
     "saved": lambda said, _: dict(said),
+    "guessed": lambda said, _: said,
     "ending": lambda said, _: Ending(**said),
 }
 WRITE: Mapping[str, Callable[[Any], object]] = {

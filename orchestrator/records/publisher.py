@@ -40,6 +40,17 @@ class Publisher:
         """The newest records, from ``step`` on."""
         return [record for record in self._newest if record.step >= step]
 
+    @property
+    def kept(self) -> int | None:
+        """All steps before this one were taken by every sink that does not fail; None if all that came were."""
+        return min((step for feed in self._feeds if (step := feed.first_waiting) is not None), default=None)
+
+    def flush(self, timeout: float) -> None:
+        """Wait until every sink that does not fail has taken what came, for at most ``timeout`` seconds in all."""
+        deadline = time.monotonic() + timeout
+        for feed in self._feeds:
+            feed.flush(max(0.0, deadline - time.monotonic()))
+
     def close(self, failures: Mapping[int, Exception], timeout: float) -> None:
         """Let every sink take what is left, for at most ``timeout`` seconds in all; blocks."""
         deadline = time.monotonic() + timeout
@@ -101,6 +112,17 @@ class Feed:
             self._left_out += len(left_out)
             self._changed.notify_all()
 
+    @property
+    def first_waiting(self) -> int | None:
+        """The first step that the sink has not taken yet; None if there is none, or if it fails."""
+        with self._changed:
+            return self._waiting[0].step if self._waiting and not self._warned else None
+
+    def flush(self, timeout: float) -> None:
+        """Wait until the sink has taken everything, unless it fails."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting or self._warned, timeout)
+
     def end(self, failures: Mapping[int, Exception]) -> None:
         """Nothing more will come; does not block."""
         with self._changed:
@@ -146,6 +168,7 @@ class Feed:
                     return
                 for _ in batch:
                     self._waiting.popleft()
+                self._changed.notify_all()
         if self._abandoned:
             return
         try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from everstep.actors.directory import FolderDirectory
 from everstep.actors.messages import Finished, Joined, Open, Prepare, Release, Report
+from everstep.orchestrator import journal
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.lives import begin_life, end_life
 from everstep.orchestrator.local_cluster import LocalCluster, context
@@ -112,7 +113,7 @@ class Lives:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self._folder = folder
-        self.plan = plan_of(folder, **options)
+        self.plan = plan_of(folder, kept=True, **options)
         self.directory = FolderDirectory(str(folder / "terms"))
         self.processes: list[ForkServerProcess] = []
 
@@ -156,6 +157,10 @@ class Lives:
     def pids(self) -> list[int]:
         """Of all ranks that have begun to train."""
         return [int(path.stem) for path in self._folder.glob("*.log")]
+
+    def adopted(self) -> bool:
+        """Whether the newest controller goes on with what an earlier one began."""
+        return any(entry["what"] == "adopted" for entry in journal.read(Path(self.plan.folder or "")))
 
     def await_step(self, step: int) -> None:
         """Until every rank has applied this step, whether there is a controller or not."""

@@ -29,7 +29,9 @@ NARROW, WIDE = 300, 1500
 MICROBATCHES = 16
 RUN_DEADLINE_S = 90.0
 During = Callable[[Controller], Awaitable[None]]
-QUICK = Timeouts(heartbeat_interval=0.2, heartbeat=1.5, probe=0.7, confirm=1.0, collective=20.0, recovery=60.0)
+QUICK = Timeouts(
+    heartbeat_interval=0.2, heartbeat=1.5, probe=0.7, confirm=1.0, collective=20.0, recovery=60.0, adopt=4.0
+)
 
 
 def train(ctx: Any) -> None:

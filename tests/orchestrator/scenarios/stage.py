@@ -6,6 +6,7 @@ from itertools import groupby
 
 from everstep.actors.messages import FromRank, Heartbeat, Hello, Ready
 from everstep.orchestrator.machine.events import Action, Event, Heard, KillRank, Started, StoreOpened, Tick, TookOver
+from everstep.orchestrator.machine.memory import inherited
 from everstep.orchestrator.machine.state import Settings, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.world import Generation, Position, Seat, Work, WorkKind
@@ -69,6 +70,8 @@ class Stage:
     def happen(self, event: Event) -> None:
         before = self.state
         self.state, actions = self.advance(before, event, self.now)
+        if isinstance(event, TookOver):
+            before = inherited(before, event.past)
         self.archive.keep(before, self.state, actions, self.now)
         self._answered += [(self.now, action) for action in actions]
         self._events.append(event)
