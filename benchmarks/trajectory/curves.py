@@ -29,10 +29,12 @@ def draw(path: Path, course: Course, seeds: Sequence[ByArm]) -> None:
             axes.axvline(fault.step, color="#bbbbbb", linewidth=0.8, zorder=0)
     above.legend()
     above.set_ylabel("loss of one seed, nats per byte")
-    above.set_title(f"{course.ranks} ranks; at each grey line one of them is lost in the reduction")
+    above.set_title(
+        f"{course.ranks} ranks; at each grey line one of them is lost in the reduction; seeds: {len(seeds)}"
+    )
     below.set_yscale("symlog", linthresh=_LINEAR_BELOW)
     below.set_ylim(bottom=-_LINEAR_BELOW / 5)
-    below.set_ylabel(f"distance from undisturbed, nats (largest, seeds: {len(seeds)})")
+    below.set_ylabel("largest distance from undisturbed, nats")
     below.set_xlabel("step")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(path)
