@@ -12,6 +12,7 @@ from ...actors.messages import StepRecord
 from .. import strict_json
 
 FILE = "metrics.jsonl"
+_PART_BYTES = 1 << 20
 
 
 class JsonLines:
@@ -36,8 +37,7 @@ class JsonLines:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch()
             self._end = _end_before(self._path, records[0].step)
-            os.truncate(self._path, self._end)
-            self._file = os.open(self._path, os.O_WRONLY)
+            self._file = _taken_over(self._path, self._end)
         data = b"".join(f"{strict_json.dumps(asdict(record))}\n".encode() for record in records)
         try:
             _write(self._file, data, self._end)
@@ -60,6 +60,18 @@ def read(path: Path) -> list[StepRecord]:
         OSError: there is no such file.
     """
     return [record for record, _ in _lines(path)]
+
+
+def _taken_over(path: Path, end: int) -> int:
+    """Another file with the first bytes of this one in its place: whoever still writes to that one spoils nothing."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    with path.open("rb") as old, fresh.open("wb") as new:
+        left = end
+        while left and (part := old.read(min(left, _PART_BYTES))):
+            new.write(part)
+            left -= len(part)
+    fresh.replace(path)
+    return os.open(path, os.O_WRONLY)
 
 
 def _write(file: int, data: bytes, at: int) -> None:

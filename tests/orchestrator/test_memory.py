@@ -1,0 +1,92 @@
+"""What one controller life notes is what the next one begins with, whatever has happened."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from everstep.orchestrator.machine.events import Event, Record, StartRank
+from everstep.orchestrator.machine.look import look
+from everstep.orchestrator.machine.memory import inherited, note
+from everstep.orchestrator.machine.past import Past, fold
+from everstep.orchestrator.machine.state import State
+from everstep.orchestrator.machine.transition import advance
+from everstep.orchestrator.simulation.protocol import controllers
+from everstep.orchestrator.simulation.protocol.simulation import Simulation
+from everstep.policies.world import Seat
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+KEPT = ("target", "first_cause", "decision", "recoveries", "faults_fired", "warnings", "raised", "poison", "draining",
+        "saved")  # fmt: skip
+
+
+class Writer:
+    """Keeps a journal as a controller does, through text."""
+
+    def __init__(self) -> None:
+        self.entries: list[Mapping[str, Any]] = []
+
+    def keep(self, before: State, after: State, actions: list[Any], now: float) -> None:
+        for action in (*note(before, after), *actions):
+            if isinstance(action, StartRank):
+                seat = None if action.seat is None else str(action.seat)
+                action = Record("rank asked for", facts={"incarnation": action.incarnation, "seat": seat})
+            if isinstance(action, Record):
+                generation = str(action.generation) if action.generation else None
+                entry = {"time": now, "what": action.what, "generation": generation, **action.facts}
+                self.entries.append(json.loads(json.dumps(entry, default=str)))
+
+    def past(self) -> Past:
+        return fold(self.entries)
+
+
+def played(seed: int) -> tuple[State, Past]:
+    """A simulated run of one controller, to its end, and what is in its journal."""
+    writer = Writer()
+    last: list[State] = []
+
+    def noting(state: State, event: Event, now: float) -> tuple[State, list[Any]]:
+        after, actions = advance(state, event, now)
+        if not last or after.settings.term == last[0].settings.term:
+            writer.keep(state, after, actions, now)
+            last[:] = [after]
+        return after, actions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controllers, "advance", noting)
+        Simulation(seed).run()
+    return last[0], writer.past()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 100_000))
+def test_the_next_life_knows_what_this_one_knew(seed: int) -> None:
+    state, past = played(seed)
+    after = inherited(State(state.settings), past)
+    for name in KEPT:
+        assert getattr(after, name) == getattr(state, name), name
+    if state.phase.ended:
+        assert past.ending is not None
+        assert (past.ending.phase, past.ending.error) == (state.phase, state.error)
+        assert past.ending.metrics == json.loads(json.dumps(look(state, 0.0).metrics))
+    else:
+        assert past.ending is None
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 100_000))
+def test_it_knows_every_rank_that_was_asked_for(seed: int) -> None:
+    state, past = played(seed)
+    assert set(past.ranks) == set(state.ranks)
+    for name, known in past.ranks.items():
+        rank = state.ranks[name]
+        assert (known.pid, known.node) == (rank.pid, rank.node), name
+        if known.gone:
+            assert not rank.standing.living, name
+
+
+def test_entries_of_nobody_are_passed_over() -> None:
+    assert fold([{"what": "something new", "time": 1.0}, {"time": 2.0}]) == Past()
+    (known,) = fold([{"what": "rank asked for", "incarnation": "a", "seat": "1.0"}]).ranks.values()
+    assert known.seat == Seat(1)
