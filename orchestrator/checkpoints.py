@@ -63,12 +63,19 @@ class Checkpoints:
             )
         return Found(SOURCE, held.step, identity, skipped, refused)
 
-    def stored(self, message: Stored, identity: Mapping[str, str], tell: Callable[[Event], None]) -> None:
+    def stored(
+        self,
+        message: Stored,
+        identity: Mapping[str, str],
+        tell: Callable[[Event], None],
+        may: Callable[[], bool] = lambda: True,
+    ) -> None:
         """A rank has written its part, or could not.
 
         Args:
             identity: of model, data set and seed.
             tell: takes events, from any thread.
+            may: whether this controller still holds the newest term; asked before anything is published.
         """
         key = (message.step, message.generation)
         if message.problem:
@@ -93,7 +100,7 @@ class Checkpoints:
             {**identity, _BEFORE: str(self._schedule.before(message.step))},
         )
         self._published = message.step
-        self._thread.submit(self._publish, manifest, tell)
+        self._thread.submit(self._publish, manifest, tell, may)
 
     def unreadable(self, message: Unreadable, tell: Callable[[Event], None]) -> None:
         """A rank cannot read what everybody was to go back to: look for an older one."""
@@ -123,7 +130,9 @@ class Checkpoints:
         older = held.step if held and held.step < message.step else None
         tell(Lost(message.source, message.step, older, message.problem))
 
-    def _publish(self, manifest: Manifest, tell: Callable[[Event], None]) -> None:
+    def _publish(self, manifest: Manifest, tell: Callable[[Event], None], may: Callable[[], bool]) -> None:
+        if not may():
+            return
         try:
             self._catalogue.publish(manifest)
         except Exception as error:

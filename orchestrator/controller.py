@@ -232,7 +232,7 @@ class Controller:
         if self._checkpoints is None:
             return
         if isinstance(message, Stored):
-            self._checkpoints.stored(message, identity(self._state), self._tell)
+            self._checkpoints.stored(message, identity(self._state), self._tell, self._tenure.holds)
         else:
             self._checkpoints.unreadable(message, self._tell)
 

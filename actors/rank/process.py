@@ -36,6 +36,7 @@ from ..messages import (
     Release,
     Resumed,
     Serving,
+    Stored,
     ToRank,
 )
 from ..saved.storage import Storage
@@ -58,7 +59,8 @@ TrainFunction = Callable[[RankContext], None]
 # What another rank would do in the same way: giving the microbatch away would only lose a second rank.
 _FINAL = (LoopError, DataError, NonFiniteError, ProtocolError)
 
-_LASTING = (Ready, Joined, Resumed, Raised, Finished)
+# What is said again to a controller that has taken over, the newest of each kind.
+_LASTING = (Ready, Joined, Resumed, Stored, Raised, Finished)
 
 
 class RankProcess:
@@ -146,7 +148,7 @@ class RankProcess:
         said = dict(self._said)
         ends = [said[kind] for kind in (Raised, Finished) if kind in said]
         last = [self.context.heartbeat(last=True)] if ends else []
-        told = [said.get(Ready), self._serving(), self.ledger.again(), said.get(Joined), said.get(Resumed)]
+        told = [said.get(Ready), self._serving(), self.ledger.again(), *map(said.get, (Joined, Resumed, Stored))]
         return [self._hello, *(message for message in told if message is not None), *last, *ends]
 
     def _serving(self) -> Serving | None:
