@@ -10,8 +10,8 @@ from .harness import WIDE, Outcome, assert_as_if_undisturbed, run, twins
 STEP = 3
 # Points that exist only while another loss is being answered.
 IN_RECOVERY = (FaultPoint.IN_REPORT, FaultPoint.IN_REBUILD, FaultPoint.IN_EXTENSION)
-# Those that need other models, or ranks that come in.
-ELSEWHERE = (FaultPoint.IN_TRANSFER, FaultPoint.IN_RESTORE)
+# Those that need other models, ranks that come in, or checkpoints.
+ELSEWHERE = (FaultPoint.IN_TRANSFER, FaultPoint.IN_RESTORE, FaultPoint.IN_SNAPSHOT)
 IN_STEP = tuple(point for point in FaultPoint if point not in (*IN_RECOVERY, *ELSEWHERE))
 
 
