@@ -51,12 +51,13 @@ class Killer:
         self.gate = gate
         self.looks: list[RunState] = []
         self.killed = 0
+        self.signal = signal.SIGKILL
 
     def __call__(self, state: RunState) -> None:
         self.looks.append(state)
         if not self.killed and state.phase is self._phase and state.step >= self._step:
             self.killed = controller_pid(self._folder.name)
-            os.kill(self.killed, signal.SIGKILL)
+            os.kill(self.killed, self.signal)
         if self.killed and state.generation:
             # The next one has heard of the ranks.
             open_gate(self._folder, self.gate)
@@ -88,3 +89,12 @@ def test_it_dies_in_a_recovery(undisturbed: Outcome, tmp_path: Path) -> None:
     outcome = drive(tmp_path, Killer(tmp_path, Phase.RECOVERING, 0, gate=3), faults)
     assert_as_if_undisturbed(outcome, undisturbed, faults, lost=1)
     assert len(outcome.state.recoveries) == 1
+
+
+def test_one_that_is_stopped_is_replaced_by_its_driver(undisturbed: Outcome, tmp_path: Path) -> None:
+    """Ray sees processes that end, not those that are stopped."""
+    killer = Killer(tmp_path, Phase.RUNNING, 2, gate=5)
+    killer.signal = signal.SIGSTOP
+    outcome = drive(tmp_path, killer)
+    assert_as_if_undisturbed(outcome, undisturbed, [], lost=0)
+    assert outcome.state.metrics["generation"] == "1.1"
