@@ -58,3 +58,15 @@ def test_it_says_what_it_keeps_or_will_keep() -> None:
     assert history.held == 7
     history.acknowledge(9, wanted=False)
     assert history.held == 7, "it has still to apply this step"
+
+
+def test_what_is_not_written_down_is_kept_for_a_later_controller_but_said_once() -> None:
+    history = history_of(0, 1, 2, 3)
+    history.acknowledge(3, wanted=True, kept=1)
+    assert steps_of(history.answer()) == [3]
+    assert history.held == 1
+    # Another one takes over, and has nothing.
+    history.acknowledge(0, wanted=True)
+    assert steps_of(history.answer()) == [1, 2, 3]
+    history.acknowledge(4, wanted=False)
+    assert history.held == 4

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from everstep.actors.messages import StepRecord
 from everstep.orchestrator.records.publisher import Feed, Publisher
@@ -122,3 +122,61 @@ def test_a_sink_that_is_stuck_does_not_keep_the_run_from_its_end() -> None:
     publisher.close({}, timeout=0.05)
     assert warnings == ["memory did not end in time; 2 records were not taken"]
     stuck.open.set()
+
+
+def test_kept_is_what_every_sink_has_taken_unless_it_fails() -> None:
+    quick, slow, broken = Memory(), Memory(), Memory()
+    slow.open.clear()
+    broken.failing = [OSError("disk")] * 100
+    warnings: list[str] = []
+    publisher = Publisher([quick, slow, broken], warnings.append)
+    assert publisher.kept is None
+    publisher.publish(records(3, 4))
+    assert quick.took.wait(PATIENCE_S)
+    until(lambda: bool(warnings))
+    # The slow one has not got step 3; the broken one holds nobody up.
+    assert publisher.kept == 3
+    started = time.monotonic()
+    publisher.flush(0.05)
+    assert 0.04 < time.monotonic() - started < PATIENCE_S
+    slow.open.set()
+    publisher.flush(PATIENCE_S)
+    assert slow.taken == [3, 4]
+    assert publisher.kept is None
+    publisher.abandon()
+
+
+def test_who_may_not_write_any_more_writes_nothing() -> None:
+    sink, warnings = Memory(), []
+    allowed = [True]
+    publisher = Publisher([sink], warnings.append, lambda: allowed[0])
+    publisher.publish(records(0))
+    assert sink.took.wait(PATIENCE_S)
+    allowed[0] = False
+    publisher.publish(records(1, 2))
+    publisher.close({}, PATIENCE_S)
+    assert sink.taken == [0]
+
+
+def test_what_is_abandoned_is_neither_written_nor_closed() -> None:
+    sink, warnings = Memory(), []
+    sink.open.clear()
+    publisher = Publisher([sink], warnings.append)
+    publisher.publish(records(0))
+    assert sink.tried.wait(PATIENCE_S)
+    publisher.publish(records(1, 2))
+    publisher.abandon()
+    sink.open.set()
+    assert sink.took.wait(PATIENCE_S)
+    publisher.flush(PATIENCE_S)
+    # What was under way could not be stopped; nothing follows it.
+    assert sink.taken == [0]
+    assert sink.failures is None
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Poll with a deadline: another thread makes it true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -323,10 +323,10 @@ def _lost(stage: Stage) -> None:
     stage.archive.forget()
 
 
-@_says(_RANKS + r" comes? to it(?: at " + _PLACE + r")?(?P<waits>, not begun)?")
-def _comes(stage: Stage, rank: int, waits: str | None, place: Position) -> None:
+@_says(_RANKS + r" comes? to it(?: at " + _PLACE + r")?(?P<waits>, not begun)?(?P<builds>, still building)?")
+def _comes(stage: Stage, rank: int, waits: str | None, builds: str | None, place: Position) -> None:
     """It introduces itself to the new controller."""
-    stage.come(rank, place, begun=waits is None)
+    stage.come(rank, place, begun=waits is None, joined=builds is None)
 
 
 @_says(r"the same again")

@@ -1,10 +1,10 @@
 """A run that hears what a scenario says: the real machine, and ranks that do only what they are told to do."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from everstep.actors.messages import FromRank, Heartbeat, Hello, Ready
+from everstep.actors.messages import FromRank, Heartbeat, Hello, Ready, Serving
 from everstep.orchestrator.machine.events import Action, Event, Heard, KillRank, Started, StoreOpened, Tick, TookOver
 from everstep.orchestrator.machine.memory import inherited
 from everstep.orchestrator.machine.state import Settings, State
@@ -114,11 +114,11 @@ class Stage:
         self.settings = self.state.settings
         self.happen(TookOver(self.archive.past(), living, self.now))
 
-    def come(self, rank: int, place: Position, *, begun: bool) -> None:
+    def come(self, rank: int, place: Position, *, begun: bool, joined: bool = True) -> None:
         """A rank introduces itself to the controller, and says that it lives."""
         work = self.training if begun else None
         for message in introduction(self.archive, name(rank), 1000 + rank, self.steps, place, work):
-            self.hear(rank, message)
+            self.hear(rank, replace(message, joined=joined) if isinstance(message, Serving) else message)
         self.hear(rank, Heartbeat(name(rank), place, "training"))
 
     def sleep(self, seconds: float) -> None:
