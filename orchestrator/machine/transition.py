@@ -136,6 +136,9 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             state, actions = verdicts.raised(state, incarnation, message)
             # It waits until it was heard: its controller may have died meanwhile.
             return state, actions if state.phase.ended else [*actions, Send(incarnation, Release())]
+        case Finished() if not state.is_member(incarnation):
+            # It went back to a saved state since, and has no place there.
+            return state, []
         case Finished():
             state = changed(state, finishing=state.finishing or now)
             state, actions = verdicts.finished(state, incarnation, message)

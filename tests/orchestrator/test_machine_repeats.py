@@ -5,7 +5,7 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from everstep.actors.messages import Fenced, Heartbeat, Joined, Open, Release, Report, Resumed
+from everstep.actors.messages import Fenced, Finished, Heartbeat, Joined, Open, Release, Report, Resumed
 from everstep.orchestrator.machine.events import Action, Ended, Event, Heard, Record, Send
 from everstep.orchestrator.machine.state import Settings, State
 from everstep.orchestrator.machine.transition import advance
@@ -64,7 +64,8 @@ def is_stale(event: Event, state: State) -> bool:
             return of < state.world.generation and (promised is None or promised <= state.world.generation)
         case Joined(generation=of) | Resumed(generation=of):
             return of < state.world.generation
-        case Heartbeat():
+        case Heartbeat() | Finished():
+            # Whoever goes back to a saved state finishes once more.
             return False
     # Whoever says these says them once in its life.
     return True
