@@ -1,13 +1,13 @@
 """The typed configuration of a simulated run: its fleet, what things cost, what fails, and which policies answer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from math import isfinite
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from .bounds import refuse_below, refuse_nonpositive
 from .errors import ConfigError
 from .files import structured, text_of
 
@@ -44,8 +44,8 @@ class Fleet:
 
     def __post_init__(self) -> None:
         for name in ("replicas", "ranks_per_replica", "gpus_per_rank", "minimum", "ranks_per_node", "nodes_per_rack"):
-            _at_least(1, **{f"fleet.{name}": getattr(self, name)})
-        _at_least(0, **{"fleet.idle_nodes": self.idle_nodes, "fleet.repair": self.repair or 0})
+            refuse_below(1, ConfigError, **{f"fleet.{name}": getattr(self, name)})
+        refuse_below(0, ConfigError, **{"fleet.idle_nodes": self.idle_nodes, "fleet.repair": self.repair or 0})
         if self.minimum > self.replicas:
             raise ConfigError(
                 f"fleet.minimum={self.minimum} exceeds fleet.replicas={self.replicas}: such a world can never train; "
@@ -66,7 +66,7 @@ class Batch:
     tokens_per_microbatch: int = 4096
 
     def __post_init__(self) -> None:
-        _at_least(1, **{f"batch.{item.name}": getattr(self, item.name) for item in fields(self)})
+        refuse_below(1, ConfigError, **{f"batch.{item.name}": getattr(self, item.name) for item in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,27 +108,17 @@ class SimulatedCosts:
     snapshot: float = 0.0
 
     def __post_init__(self) -> None:
-        _at_least(0, **{f"costs.{item.name}": getattr(self, item.name) for item in fields(self)})
-        _positive(**{"costs.microbatch": self.microbatch})
+        refuse_below(0, ConfigError, **{f"costs.{item.name}": getattr(self, item.name) for item in fields(self)})
+        refuse_nonpositive(ConfigError, **{"costs.microbatch": self.microbatch})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _CostKeys:
-    """``SimulatedCosts`` as a file spells it: what is not said is measured, or has its default."""
-
-    microbatch: float | None = None
-    step: float | None = None
-    detect: float | None = None
-    rebuild: float | None = None
-    adopt: float | None = None
-    restart: float | None = None
-    relaunch: float | None = None
-    transfer_per_byte: float | None = None
-    vault_per_byte: float | None = None
-    storage_per_byte: float | None = None
-    state_bytes: float | None = None
-    checkpoint: float | None = None
-    snapshot: float | None = None
+# ``SimulatedCosts`` as a file spells it: what is not said is measured, or has its default.
+_CostKeys = make_dataclass(
+    "_CostKeys",
+    [(item.name, float | None, field(default=None)) for item in fields(SimulatedCosts)],
+    frozen=True,
+    kw_only=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +149,7 @@ class PolicyKeys:
 
     def __post_init__(self) -> None:
         for name in ("horizon", "patience", "spares", "checkpoint_every", "snapshot_every"):
-            _at_least(0, **{f"policies.{name}": getattr(self, name)})
+            refuse_below(0, ConfigError, **{f"policies.{name}": getattr(self, name)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +167,8 @@ class Flapping:
     repair: float = 0.0
 
     def __post_init__(self) -> None:
-        _at_least(0, **{"failures.flapping.nodes": self.nodes, "failures.flapping.repair": self.repair})
-        _positive(**{"failures.flapping.mtbf": self.mtbf})
+        refuse_below(0, ConfigError, **{"failures.flapping.nodes": self.nodes, "failures.flapping.repair": self.repair})
+        refuse_nonpositive(ConfigError, **{"failures.flapping.mtbf": self.mtbf})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,9 +187,9 @@ class Stragglers:
 
     def __post_init__(self) -> None:
         if self.mtbf is not None:
-            _positive(**{"failures.stragglers.mtbf": self.mtbf})
-        _at_least(1, **{"failures.stragglers.factor": self.factor})
-        _positive(**{"failures.stragglers.seconds": self.seconds})
+            refuse_nonpositive(ConfigError, **{"failures.stragglers.mtbf": self.mtbf})
+        refuse_below(1, ConfigError, **{"failures.stragglers.factor": self.factor})
+        refuse_nonpositive(ConfigError, **{"failures.stragglers.seconds": self.seconds})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +207,10 @@ class OnSteps:
     count: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(0, **{f"failures.on_steps.{item.name}": getattr(self, item.name) for item in fields(self)})
-        _positive(**{"failures.on_steps.every": self.every})
+        refuse_below(
+            0, ConfigError, **{f"failures.on_steps.{item.name}": getattr(self, item.name) for item in fields(self)}
+        )
+        refuse_nonpositive(ConfigError, **{"failures.on_steps.every": self.every})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +238,7 @@ class Failures:
     def __post_init__(self) -> None:
         for name in ("rank_mtbf", "node_mtbf", "rack_mtbf"):
             if getattr(self, name) is not None:
-                _positive(**{f"failures.{name}": getattr(self, name)})
+                refuse_nonpositive(ConfigError, **{f"failures.{name}": getattr(self, name)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,12 +278,12 @@ class Simulation:
         ends = {name: getattr(self, name) for name in ("seconds", "steps", "gpu_hours")}
         if all(end is None for end in ends.values()):
             raise ConfigError("the simulation has no end; give seconds, steps or gpu_hours")
-        _positive(**{name: end for name, end in ends.items() if end is not None})
+        refuse_nonpositive(ConfigError, **{name: end for name, end in ends.items() if end is not None})
         known = [item.name for item in fields(SimulatedCosts)]
         for name, factor in self.believed.items():
             if name not in known:
                 raise ConfigError(f"believed.{name} is not known; known here: {', '.join(known)}")
-            _positive(**{f"believed.{name}": factor})
+            refuse_nonpositive(ConfigError, **{f"believed.{name}": factor})
 
     @property
     def ranks(self) -> int:
@@ -317,7 +309,7 @@ class _FileKeys:
 
     fleet: Fleet
     batch: Batch
-    costs: _CostKeys = field(default_factory=_CostKeys)
+    costs: _CostKeys = field(default_factory=_CostKeys)  # type: ignore[valid-type]
     costs_from: str | None = None
     believed: dict[str, float] = field(default_factory=dict)
     policies: PolicyKeys = field(default_factory=PolicyKeys)
@@ -364,15 +356,3 @@ def parse(
         return Simulation(**{**held, "costs": SimulatedCosts(**costs), "folder": folder})
 
     return structured(text, _FileKeys, build, source, overrides)
-
-
-def _at_least(low: float, **numbers: float) -> None:
-    for name, value in numbers.items():
-        if not (isfinite(value) and value >= low):
-            raise ConfigError(f"{name}={value!r} must be a finite number of at least {low:g}")
-
-
-def _positive(**numbers: float) -> None:
-    for name, value in numbers.items():
-        if not (isfinite(value) and value > 0):
-            raise ConfigError(f"{name}={value!r} must be a finite, positive number")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import sqrt
 
-from .bounds import refuse_below, refuse_nonpositive
+from ..conf.bounds import refuse_below, refuse_nonpositive
 
 
 @dataclass(frozen=True)

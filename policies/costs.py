@@ -8,7 +8,7 @@ lost steps are done again. All of that together, up to the same amount of traini
 from dataclasses import dataclass, fields
 from math import inf
 
-from .bounds import refuse_below, refuse_nonpositive
+from ..conf.bounds import refuse_below, refuse_nonpositive
 from .remedies import LossFacts, Option, Remedy
 
 # Who would join just as the last step ends does not join.

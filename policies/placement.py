@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from .bounds import refuse_below
+from ..conf.bounds import refuse_below
 
 Domain = tuple[str, ...]
 # A node is a domain, and so are its rack and its zone; from the widest to the narrowest.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import floor, log2
 
-from .bounds import refuse_below, refuse_nonpositive
+from ..conf.bounds import refuse_below, refuse_nonpositive
 
 # What weighs less than this is forgotten.
 _NOTHING = 2.0**-10

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
-from .bounds import refuse_below
+from ..conf.bounds import refuse_below
 from .costs import Costs, delay, reach
 from .remedies import LossFacts, Option, Remedy, describe, possible, sources, too_few
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
-from .bounds import refuse_below
+from ..conf.bounds import refuse_below
 
 
 class Remedy(StrEnum):
