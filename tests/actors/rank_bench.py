@@ -198,3 +198,10 @@ def misuse(act: Any, **settings: Any) -> str:
 
 def weights_of(bench: Bench) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in bench.model.parameters()]
+
+
+def same(first: list[list[torch.Tensor]], second: list[list[torch.Tensor]]) -> bool:
+    """Whether two runs had the same gradients in all their steps, to the bit."""
+    return all(
+        torch.equal(a, b) for one, other in zip(first, second, strict=True) for a, b in zip(one, other, strict=True)
+    )

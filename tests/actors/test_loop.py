@@ -16,26 +16,9 @@ from everstep.conf.errors import LoopError, NonFiniteError
 from everstep.policies.world import Generation, Position
 from torch import nn
 
-from .rank_bench import SEED, B, Bench, Dying, misuse, train
+from .rank_bench import SEED, B, Bench, Dying, misuse, same, train
 
 both = pytest.mark.parametrize("reduction", list(Reduction))
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(4)
-    return nn.Linear(3, 1)
-
-
-@pytest.fixture
-def undisturbed(model: nn.Module) -> list[list[torch.Tensor]]:
-    return train(Bench(model=copy.deepcopy(model)).open())
-
-
-def same(first: list[list[torch.Tensor]], second: list[list[torch.Tensor]]) -> bool:
-    return all(
-        torch.equal(a, b) for one, other in zip(first, second, strict=True) for a, b in zip(one, other, strict=True)
-    )
 
 
 # --- a healthy run

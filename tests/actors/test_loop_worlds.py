@@ -14,7 +14,7 @@ from everstep.policies.world import Generation, Member, Position, Seat, Work, Wo
 from torch import nn
 
 from .exchange import Exchange, ThreadCommunicator, together
-from .rank_bench import B, Bench, Solo, train
+from .rank_bench import B, Bench, Solo, same, train
 
 WORK = Work(WorkKind.TRAINING, B)
 STORE = StoreAddress("host", 1, "root")
@@ -29,23 +29,6 @@ def opening(number: int, mine: tuple[int, ...], names: tuple[str, ...] = ("me",)
     world = World(Generation(1, number), tuple(Member(name, Seat(place)) for place, name in enumerate(names)))
     held: dict[str, Any] = {"position": Position(0), "work": WORK, **told}
     return Open(world, held.pop("position"), {"me": mine}, STORE, held.pop("work"), **held)
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(4)
-    return nn.Linear(3, 1)
-
-
-@pytest.fixture
-def undisturbed(model: nn.Module) -> list[list[torch.Tensor]]:
-    return train(Bench(model=copy.deepcopy(model)).open())
-
-
-def same(first: list[list[torch.Tensor]], second: list[list[torch.Tensor]]) -> bool:
-    return all(
-        torch.equal(a, b) for one, other in zip(first, second, strict=True) for a, b in zip(one, other, strict=True)
-    )
 
 
 def watched(bench: Bench, at: Mapping[int, Callable[[], None]], seen: list[int]) -> list[list[torch.Tensor]]:
