@@ -257,10 +257,10 @@ class Snapshots:
             job = self._writes.get()
             assert job.memory is not None
             memory = job.memory.numpy().data
-            digest = hashlib.sha256(memory).hexdigest()
-            # Named for what is in it: nobody can ever put other bytes under a name that a manifest knows.
-            file = f"part-{job.place:04d}-{digest[:16]}.safetensors"
             try:
+                digest = hashlib.sha256(memory).hexdigest()
+                # Named for what is in it: nobody can ever put other bytes under a name that a manifest knows.
+                file = f"part-{job.place:04d}-{digest[:16]}.safetensors"
                 self._storage.write(f"{folder_of(job.step)}/{file}", [memory])
             except Exception as error:
                 self._give_up(job, _line(error))
