@@ -8,8 +8,8 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,7 +61,7 @@ def compare(ranks: int, tokens: int, options: argparse.Namespace) -> Outcome:
         agent = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
         running.start_module(*agent, "everstep.benchmarks.sides", json.dumps(asdict(course)))
         fits = {str(name): pool.submit(_fit, replace(course, side=name), ranks, options.cluster) for name in REDUCTIONS}
-        running.wait(lambda: _gather(turns, fits.values()), "all ranks of all sides")
+        running.wait(lambda: turns.gather_from(fits.values()), "all ranks of all sides")
         turns.ready()
         blocks: dict[str, list[Block]] = {side: [] for side in SIDES}
         cpu, clock = _background_cpu(turns.pids), time.monotonic()
@@ -162,13 +162,6 @@ def _fit(course: Course, ranks: int, cluster: str) -> dict[str, Any]:
         cluster=cluster,
     )
     return dict(ElasticTrainer.from_run_file(run, train).fit().metrics or {})
-
-
-def _gather(turns: Turns, fits: Iterable[Future[Any]]) -> bool:
-    for fit in fits:
-        if fit.done():
-            fit.result()
-    return turns.gather(seconds=0.1)
 
 
 def _background_cpu(ranks: Sequence[int]) -> float:

@@ -5,8 +5,8 @@ Run: ``python -m everstep.benchmarks.snapshot``
 
 import argparse
 import tempfile
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -49,7 +49,7 @@ def compare(options: argparse.Namespace, folder: str) -> Outcome:
         fits = {
             side: pool.submit(_fit, replace(course, side=side), options.ranks, every[side], folder) for side in sides
         }
-        while not _gather(turns, fits.values()):
+        while not turns.gather_from(fits.values()):
             pass
         turns.ready()
         blocks: dict[str, list[Block]] = {side: [] for side in sides}
@@ -105,13 +105,6 @@ def _fit(course: Course, ranks: int, every: int, folder: str) -> dict[str, Any]:
         storage_path=folder,
     )
     return dict(ElasticTrainer.from_run_file(run, train).fit().metrics or {})
-
-
-def _gather(turns: Turns, fits: Iterable[Future[Any]]) -> bool:
-    for fit in fits:
-        if fit.done():
-            fit.result()
-    return turns.gather(seconds=0.1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ takes longer than that. So all are started once, and pause between two steps of 
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -80,8 +81,19 @@ class Turns(AbstractContextManager["Turns"]):
             rank.close()
         self._server.close()
 
+    def gather_from(self, sides: Iterable[Future[Any]]) -> bool:
+        """Receive a rank if one comes now; True once all of all sides are here.
+
+        Raises:
+            Exception: whatever has ended one of the ``sides``, which run elsewhere.
+        """
+        for side in sides:
+            if side.done():
+                side.result()
+        return self.gather(seconds=0.1)
+
     def gather(self, seconds: float) -> bool:
-        """Receive ranks for at most so long; True once all of all sides are here."""
+        """Receive a rank for at most so long; True once all of all sides are here."""
         self._server.settimeout(seconds)
         try:
             connection, _ = self._server.accept()
