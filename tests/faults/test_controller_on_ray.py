@@ -18,6 +18,7 @@ from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from .harness import Outcome, assert_as_if_undisturbed, open_gate, plan_of, read
+from .raylets import raylets
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.ray
@@ -25,12 +26,8 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module", autouse=True)
 def one_raylet() -> Iterator[Cluster]:
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with raylets(4) as cluster:
+        yield cluster
 
 
 def controller_pid(run: str) -> int:

@@ -1,6 +1,5 @@
 """A foreground run ends with its driver; nothing of it is left on the cluster."""
 
-import os
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ import pytest
 import ray
 from everstep.orchestrator.names import NAMESPACE
 from ray.cluster_utils import Cluster
+
+from .raylets import raylets
 
 pytestmark = pytest.mark.ray
 
@@ -40,12 +41,8 @@ everstep.ElasticTrainer(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with raylets(4) as cluster:
+        yield cluster
 
 
 def actors() -> list[str]:

@@ -1,6 +1,5 @@
 """A chosen few of the scenarios on real Ray with two raylets: the same weights as on the local cluster."""
 
-import os
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from .harness import STEPS, WIDE, Outcome, assert_as_if_undisturbed, open_gate, plan_of, read, twins
+from .raylets import raylets
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.ray
@@ -31,13 +31,8 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module", autouse=True)
 def two_raylets() -> Iterator[Cluster]:
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
-    cluster.add_node(num_cpus=2)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with raylets(3, 2) as cluster:
+        yield cluster
 
 
 def run(folder: Path, faults: list[Fault], processes: int = 4, **options: Any) -> Outcome:
