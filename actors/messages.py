@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..policies.world import Generation, Position, Seat, Work, World
+from .node.vault_messages import Copies, Offered, Withdraw
 
 PROTOCOL = 1
 
@@ -280,6 +281,7 @@ FromRank = (
     | FaultFired
     | Stored
     | Unreadable
+    | Offered
 )
 
 
@@ -319,10 +321,15 @@ class Hold:
 
 @dataclass(frozen=True)
 class Restore:
-    """Every member goes back to the state after ``step`` steps, which lies in ``source``."""
+    """Every member goes back to the state after ``step`` steps, which lies in ``source``.
+
+    Attributes:
+        copies: where the parts of it are, if they are in vaults.
+    """
 
     source: str
     step: int
+    copies: tuple[Copies, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -372,4 +379,4 @@ class Release:
     """The run is over: leave."""
 
 
-ToRank = Ping | Prepare | Open | Hold | Fenced | Release
+ToRank = Ping | Prepare | Open | Hold | Withdraw | Fenced | Release

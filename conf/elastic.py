@@ -109,6 +109,10 @@ class ElasticConfig:
             the minimum that is done in any case.
         checkpoint_every: steps from one checkpoint on storage to the next; the last step always has one. 0 makes none.
         keep: checkpoints that stay on storage.
+        snapshot_every: steps from one snapshot in the memory of other nodes to the next; 0 makes none.
+        snapshot_copies: of each part of a snapshot, in different failure domains while there are so many.
+        snapshot_keep: whole snapshots that stay in memory.
+        snapshot_gib: GiB of a node that snapshots may use at most; None for what Ray's object store has free there.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
@@ -133,6 +137,10 @@ class ElasticConfig:
     replace: bool = True
     checkpoint_every: int = 0
     keep: int = 2
+    snapshot_every: int = 0
+    snapshot_copies: int = 2
+    snapshot_keep: int = 2
+    snapshot_gib: float | None = None
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
     on_poison: OnTrouble | str = OnTrouble.STOP
     buffers: Buffers | str = Buffers.REFUSE
@@ -152,7 +160,7 @@ class ElasticConfig:
             BatchSchedule.of(held)
         except ValueError as error:
             raise ConfigError(f"elastic.microbatches_per_step: {error}") from None
-        for name, low in (("ranks_per_replica", 1), ("spares", 0), ("checkpoint_every", 0), ("keep", 1)):
+        for name, low in _WHOLE:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ConfigError(f"elastic.{name}={value!r} must be a whole number of at least {low}")
@@ -186,6 +194,8 @@ class ElasticConfig:
             )
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ConfigError(f"elastic.seed={self.seed!r} must be a whole number in 0..2^63-1")
+        if self.snapshot_gib is not None and not self.snapshot_gib > 0:
+            raise ConfigError(f"elastic.snapshot_gib={self.snapshot_gib!r} must be positive")
         if not self.bucket_mib > 0:
             raise ConfigError(f"elastic.bucket_mib={self.bucket_mib!r} must be positive")
         object.__setattr__(self, "chaos", tuple(self.chaos))
@@ -198,6 +208,15 @@ class ElasticConfig:
         return BatchSchedule.of(self.microbatches_per_step)
 
 
+_WHOLE = (
+    ("ranks_per_replica", 1),
+    ("spares", 0),
+    ("checkpoint_every", 0),
+    ("keep", 1),
+    ("snapshot_every", 0),
+    ("snapshot_copies", 1),
+    ("snapshot_keep", 1),
+)
 _RECOVERIES = ("auto", "swap", "shrink", "restart")
 _WORKLOADS = ("balanced", "versatile", "weighted", "adaptive_world")
 _NAMED: dict[str, type[StrEnum]] = {

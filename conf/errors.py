@@ -64,3 +64,11 @@ class HandoverError(EverstepError):
 
 class SavedStateError(EverstepError):
     """A saved state is not whole, or the storage where it lies cannot be used."""
+
+
+class ExchangeError(EverstepError):
+    """Bytes that another process holds could not be got from it."""
+
+
+class VaultFullError(EverstepError):
+    """A vault refuses a part: with it, it would hold more than its share of the node's memory."""

@@ -65,14 +65,15 @@ class Part:
         poison: its indices that nobody may compute: they count, and contribute nothing.
         dropped: indices that nobody contributes.
         pace: seconds that one of its microbatches took, 0 if it computed none.
-        full: it could not save the state after this step: what it saved before is not written yet.
+        full: by where states are saved, it could not save the one after this step: what it saved before is still on
+            its way. All ranks save in the same places.
     """
 
     shadow: bool = False
     poison: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()
     pace: float = 0.0
-    full: bool = False
+    full: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Census:
         numbers: weighted means of what was recorded.
         microbatches: how many it counts.
         pace: seconds per microbatch of the slowest member that contributed any; 0 if nobody knows.
-        full: whether some rank could not save the state after this step.
+        full: by where states are saved, whether some rank could not save the one after this step.
     """
 
     weights: tuple[float, ...]
@@ -104,7 +105,7 @@ class Census:
     numbers: Mapping[str, float] = field(default_factory=dict)
     microbatches: int = 0
     pace: float = 0.0
-    full: bool = False
+    full: tuple[bool, ...] = ()
 
     @property
     def weight(self) -> float:
@@ -156,7 +157,7 @@ class Statement:
         rows = torch.zeros(_ROWS, self.microbatches, dtype=torch.float64)
         for index, held in contributions.items():
             rows[:, index] = torch.tensor(held.row(payloads[index]), dtype=torch.float64)
-        flags = torch.tensor([float(self.stop), float(self.part.full), *map(float, touched)], dtype=torch.float64)
+        flags = torch.tensor([float(flag) for flag in (self.stop, *self.part.full, *touched)], dtype=torch.float64)
         signatures = torch.zeros(2 * communicator.size if self.probed else 0, dtype=torch.float64)
         if self.signature is not None:
             halves = divmod(self.signature, 2**_HALF_BITS)
@@ -171,6 +172,7 @@ class Statement:
             [communicator.all_reduce(summed, dist.ReduceOp.SUM), communicator.all_reduce(highest, dist.ReduceOp.MAX)],
             len(touched),
             self.part.dropped,
+            len(self.part.full),
         )
 
 
@@ -185,6 +187,7 @@ class Taking:
     pending: list[Pending]
     parameters: int
     dropped: frozenset[int]
+    places: int
 
     def finish(self, communicator: Communicator) -> Census:
         """Wait for it and read it.
@@ -196,13 +199,14 @@ class Taking:
         for collective in self.pending:
             collective.wait()
         rows, rest = self.summed.cpu().tensor_split([_ROWS * self.microbatches])
-        flags, signatures = rest.tensor_split([2 + self.parameters])
+        flags, signatures = rest.tensor_split([1 + self.places + self.parameters])
         counts, weights, losses, nonfinite, lengths = rows.view(_ROWS, self.microbatches).tolist()
         wrong = {index: int(count) for index, count in enumerate(counts) if count != (index not in self.dropped)}
         if wrong:
             raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
         numbers = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
-        stop, full, *touched = (flag > 0 for flag in flags.tolist())
+        stop, *others = (flag > 0 for flag in flags.tolist())
+        full, touched = tuple(others[: self.places]), others[self.places :]
         *maxima, pace = self.highest.tolist()
         halves = [int(half) for half in signatures.tolist()]
         return Census(

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ from .loop import Machinery, Step
 from .order import mix
 from .portable import Portable, State
 from .recorder import Recorder, estimated_flops
-from .restore import read
 from .rng import seed_everything, set_streams, streams
 from .run import Evaluations, Run
 from .signature import state_sha256, tensor_sha256, weights_sha256
@@ -148,7 +147,7 @@ class RankContext:
             process.chaos,
             process.trace,
             process.say,
-            process.snapshots.full if process.snapshots else lambda: False,
+            lambda: tuple(saver.full() for saver in process.savers),
         )
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
@@ -199,7 +198,7 @@ class RankContext:
             process.chaos,
             elastic.seed,
             training,
-            process.snapshots.settle if process.snapshots else lambda: None,
+            process.settle,
         )
         probe = elastic.probe and elastic.reduction is Reduction.EXACT
         self._run = Run(
@@ -252,7 +251,7 @@ class RankContext:
         process = self._process
         process.chaos.at(FaultPoint.IN_RESTORE, f"from {restore.source}", restore.step)
         try:
-            saved = read(process.storage, restore.step)
+            saved = process.saved(restore)
         except SavedStateError as error:
             process.say(Unreadable(process.incarnation, restore.source, restore.step, str(error)))
             process.ledger.await_other(generation, self._elastic.timeouts.recovery)
@@ -320,9 +319,8 @@ class RankContext:
         """Figures of this rank for the result."""
         if self._gradients is None:
             return {}
-        snapshots = self._process.snapshots
         own = {"extra_bytes_per_parameter": self._gradients.extra_bytes_per_parameter}
-        return {**own, **(snapshots.metrics if snapshots else {})}
+        return {**own, **{name: value for saver in self._process.savers for name, value in saver.metrics.items()}}
 
     def heartbeat(self, last: bool = False) -> Heartbeat:
         """Sign of life with progress, and with the records that the controller wants; all of them if ``last``."""
@@ -351,13 +349,13 @@ class RankContext:
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
 
-    def _save(self, step: int, full: bool) -> None:
-        """Begin to save the state after ``step`` steps, if it is due."""
-        snapshots, run, engine = self._process.snapshots, self._run, self._engine
+    def _save(self, step: int, full: Sequence[bool]) -> None:
+        """Begin to save the state after ``step`` steps, wherever it is due."""
+        run, engine = self._run, self._engine
         assert run is not None
         assert engine is not None
         world = engine.voted_in
-        if snapshots is None or world is None or not snapshots.due(step, run.finished, world, full):
+        if world is None:
             return
 
         def state() -> Saved:
@@ -366,7 +364,9 @@ class RankContext:
             self._buffers.begin()
             return Saved(step, self._portable.read(run.before), self._loss, streams())
 
-        snapshots.take(step, world, state, self._elastic.timeouts.finish / 2 if run.finished else 0.0)
+        for saver, no_room in zip(self._process.savers, full, strict=True):
+            if saver.due(step, run.finished, world, no_room):
+                saver.take(step, world, state, self._elastic.timeouts.finish / 2 if run.finished else 0.0)
 
     @property
     def loss(self) -> float:

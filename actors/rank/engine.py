@@ -76,7 +76,7 @@ class Engine:
         chaos: planned faults.
         trace: for those who check from outside.
         send: to the controller.
-        full: whether this rank could not save a state now.
+        full: by where states are saved, whether this rank could not save one now.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Engine:
         chaos: Chaos,
         trace: Trace,
         send: Callable[[FromRank], None],
-        full: Callable[[], bool] = lambda: False,
+        full: Callable[[], tuple[bool, ...]] = tuple,
     ) -> None:
         self._ledger = ledger
         self._groups = groups

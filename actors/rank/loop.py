@@ -119,8 +119,8 @@ class Step:
         return self._decided("last").stop
 
     @property
-    def full(self) -> bool:
-        """Whether some rank could not save the state after this step."""
+    def full(self) -> tuple[bool, ...]:
+        """By where states are saved, whether some rank could not save the one after this step."""
         return self._decided("full").full
 
     @property

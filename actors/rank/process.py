@@ -34,11 +34,13 @@ from ..messages import (
     Raised,
     Ready,
     Release,
+    Restore,
     Resumed,
     Serving,
     Stored,
     ToRank,
 )
+from ..node.vault_messages import VAULT, Withdraw
 from ..saved.storage import Storage
 from .communicator import Communicator, build
 from .context import RankContext
@@ -48,10 +50,13 @@ from .handover import Handover
 from .ledger import Ledger, Released, Rewound
 from .order import mix
 from .rendezvous import StoreClients
+from .restore import read, read_from_vaults
 from .rng import seed_everything
-from .snapshots import Snapshots
+from .snapshots import Saved, Snapshots
 from .spec import RankSpec
 from .state import refuse_scalers
+from .to_storage import ToStorage
+from .to_vaults import ToVaults
 from .trace import Trace
 from .transaction import ProtocolError
 
@@ -94,10 +99,8 @@ class RankProcess:
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
         self.storage = Storage(spec.saved) if spec.saved else None
-        self.snapshots: Snapshots | None = None
-        if self.storage is not None and spec.elastic.checkpoint_every:
-            every = spec.elastic.checkpoint_every
-            self.snapshots = Snapshots(spec.incarnation, self.storage, every, self.device, self.say, self.chaos)
+        self.to_vaults = ToVaults(spec.incarnation, spec.token, lambda: self.link.host, self.say)
+        self.savers = self._savers()
         self.context = self._fresh_context()
         self.trace = Trace(spec.trace, spec.incarnation)
 
@@ -137,6 +140,34 @@ class RankProcess:
         timeouts = self._spec.elastic.timeouts
         self._released.wait(timeouts.finish + timeouts.recovery)
 
+    def _savers(self) -> tuple[Snapshots, ...]:
+        """Where states are saved, and how often; alike on all ranks."""
+        elastic, savers = self._spec.elastic, []
+        if self.storage is not None and elastic.checkpoint_every:
+            storing = ToStorage(self.incarnation, self.storage, self.say)
+            every = elastic.checkpoint_every
+            savers.append(Snapshots(self.incarnation, storing, every, self.device, self.chaos, "checkpoint"))
+        if elastic.snapshot_every:
+            every = elastic.snapshot_every
+            # What is in memory ends with the run, so the last state of all is not waited for.
+            savers.append(Snapshots(self.incarnation, self.to_vaults, every, self.device, self.chaos, ends=False))
+        return tuple(savers)
+
+    def settle(self) -> None:
+        """Wait until nothing reads the state any more: it is about to be changed."""
+        for saver in self.savers:
+            saver.settle()
+
+    def saved(self, restore: Restore) -> Saved:
+        """The state that everybody goes back to.
+
+        Raises:
+            SavedStateError: it cannot be read, or is not whole.
+        """
+        if restore.source == VAULT:
+            return read_from_vaults(restore.copies, restore.step, self._spec.token)
+        return read(self.storage, restore.step)
+
     def say(self, message: FromRank) -> None:
         """To the controller; never waits. What a later one must know as well is kept."""
         if isinstance(message, _LASTING):
@@ -148,8 +179,9 @@ class RankProcess:
         said = dict(self._said)
         ends = [said[kind] for kind in (Raised, Finished) if kind in said]
         last = [self.context.heartbeat(last=True)] if ends else []
-        told = [said.get(Ready), self._serving(), self.ledger.again(), *map(said.get, (Joined, Resumed, Stored))]
-        return [self._hello, *(message for message in told if message is not None), *last, *ends]
+        told = [self._serving(), said.get(Ready), self.ledger.again(), *map(said.get, (Joined, Resumed, Stored))]
+        standing = self.to_vaults.standing
+        return [self._hello, *(message for message in told if message is not None), *standing, *last, *ends]
 
     def _serving(self) -> Serving | None:
         serving, joined = self.ledger.serving(), self._said.get(Joined)
@@ -185,9 +217,9 @@ class RankProcess:
                 f"the training function left the step loop at step {run.applied + 1} of {run.steps}: a lone break or "
                 "return would leave the other ranks waiting"
             )
-        if self.snapshots is not None:
+        for saver in self.savers:
             # The last state is worth some waiting; what cannot be written was told of.
-            self.snapshots.finish(self._spec.elastic.timeouts.finish / 2)
+            saver.finish(self._spec.elastic.timeouts.finish / 2)
         self.say(self.context.heartbeat(last=True))
         self.say(
             Finished(
@@ -245,6 +277,8 @@ class RankProcess:
             case Open():
                 if self.ledger.open(message):
                     self.handover.open(message)
+            case Withdraw():
+                self.to_vaults.withdraw(message)
             case Fenced(reason):
                 print(f"everstep: {self._title} ends: {reason}", file=sys.stderr, flush=True)
                 os._exit(1)

@@ -1,19 +1,18 @@
-"""The state between two steps, copied off the path of training and written to storage by a thread of its own.
+"""The state between two steps, copied off the path of training and delivered, to storage or vaults, by another thread.
 
 From the end of a step until the next optimizer step nothing changes the state, so it is copied while the next step
 computes. All ranks hold the same, so each saves a part; who saves what follows from the group that committed the step.
-There are two buffers: while one is written the other one can be filled. If some rank has none free, which the census
+There are two buffers: while one is delivered the other one can be filled. If some rank has none free, which the census
 of a step says, all of them save the next step for which that is not so: training waits for a running copy, never for
-storage.
+storage or for vaults.
 """
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,9 +21,6 @@ from ...conf.chaos import FaultPoint
 from ...conf.errors import EverstepError
 from ...policies.world import Generation, World
 from ..faults import Chaos
-from ..messages import Stored
-from ..saved.manifest import folder_of
-from ..saved.storage import Storage
 from .parts import Packed, packed, portion
 from .portable import State
 
@@ -48,22 +44,45 @@ class Saved:
     streams: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Share:
+    """What this rank saves of the state after ``step`` steps, in ``generation``: part ``place`` of ``parts``."""
+
+    step: int
+    generation: Generation
+    place: int
+    parts: int
+
+
+class Delivery(Protocol):
+    """Where parts go; called on threads of their own."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is taken any more."""
+        ...
+
+    def deliver(self, share: Share, memory: memoryview) -> None:
+        """Have it there; ``memory`` is used for something else as soon as this returns. What it raises is told of."""
+        ...
+
+    def give_up(self, share: Share, problem: str) -> None:
+        """It will not come."""
+        ...
+
+
 @dataclass
 class _Job:
     """One part on its way.
 
     Attributes:
-        place: of the part, of ``parts``.
         taken: the live state; None when it is not needed any more.
         ready: on the device, when the state is what it is to be.
         copied: set when the live tensors are not needed any more, whatever came of it.
         memory: the part as a file, once it is copied.
     """
 
-    step: int
-    generation: Generation
-    place: int
-    parts: int
+    share: Share
     taken: Packed | None
     buffer: "_Buffer"
     ready: Any
@@ -91,15 +110,17 @@ class Snapshots:
 
     Args:
         incarnation: of this rank.
-        storage: where checkpoints lie.
+        delivery: where they go.
         every: steps from one to the next.
         device: where the state lives.
-        send: to the controller.
         chaos: planned faults.
+        name: of what is saved, in metrics.
+        ends: whether the last state is saved in any case.
 
     Attributes:
         waited: seconds for which training stood still for copies, in all.
         taken: seconds that it took to begin them, in all.
+        longest: seconds that training stood still for one of them, at most.
         copying: seconds that the copies took, beside the training.
         begun: how many were begun; ``copied`` is the bytes of this rank's parts of them.
         put_off: steps for which something was due that some rank had no buffer for.
@@ -108,39 +129,43 @@ class Snapshots:
     def __init__(
         self,
         incarnation: str,
-        storage: Storage,
+        delivery: Delivery,
         every: int,
         device: torch.device,
-        send: Callable[[Stored], None],
         chaos: Chaos,
+        name: str = "snapshot",
+        ends: bool = True,
     ) -> None:
         self._incarnation = incarnation
-        self._storage = storage
+        self._delivery = delivery
         self._every = every
         self._device = device
-        self._send = send
         self._chaos = chaos
+        self._name = name
+        self._ends = ends
         self._free = [_Buffer(device.type == "cuda") for _ in range(BUFFERS)]
         self._changed = threading.Condition()
         self._copies: SimpleQueue[_Job] = SimpleQueue()
-        self._writes: SimpleQueue[_Job] = SimpleQueue()
+        self._deliveries: SimpleQueue[_Job] = SimpleQueue()
         self._running: _Job | None = None
         self._generation: Generation | None = None
         self._started = False
-        self.waited = self.taken = self.copying = 0.0
+        self.waited = self.taken = self.copying = self.longest = self._beginning = 0.0
         self._owed = False
         self.put_off = self.begun = self.copied = 0
 
     @property
     def metrics(self) -> dict[str, float]:
         """What saving has cost this rank."""
+        name = self._name
         return {
-            "snapshots": float(self.begun),
-            "snapshots_put_off": float(self.put_off),
-            "snapshot_begin_s": self.taken,
-            "snapshot_wait_s": self.waited,
-            "snapshot_copy_s": self.copying,
-            "snapshot_bytes": float(self.copied),
+            f"{name}s": float(self.begun),
+            f"{name}s_put_off": float(self.put_off),
+            f"{name}_begin_s": self.taken,
+            f"{name}_wait_s": self.waited,
+            f"{name}_longest_block_s": self.longest,
+            f"{name}_copy_s": self.copying,
+            f"{name}_bytes": float(self.copied),
         }
 
     # --- training thread
@@ -148,7 +173,7 @@ class Snapshots:
     def full(self) -> bool:
         """Whether this rank could not save anything now. Only the training thread takes buffers: a no stays one."""
         with self._changed:
-            return not self._free
+            return not self._free or self._delivery.closed
 
     def due(self, step: int, last: bool, world: World, full: bool = False) -> bool:
         """Whether the state after ``step`` steps is to be saved; the same on all members of the world.
@@ -161,6 +186,7 @@ class Snapshots:
         generation = world.generation
         anew = generation != self._generation and (self._generation is not None or generation.number > 1)
         self._generation = generation
+        last = last and self._ends
         self._owed = self._owed or last or anew or step % self._every == 0
         if self._owed and full and not last:
             self.put_off += 1
@@ -189,10 +215,12 @@ class Snapshots:
             ready.record()
         self._start()
         parts = len(world.members)
-        self._running = _Job(step, world.generation, place, parts, taken, buffer, ready, threading.Event())
+        share = Share(step, world.generation, place, parts)
+        self._running = _Job(share, taken, buffer, ready, threading.Event())
         self._copies.put(self._running)
         self.begun += 1
-        self.taken += time.monotonic() - began
+        self._beginning = time.monotonic() - began
+        self.taken += self._beginning
 
     def settle(self) -> None:
         """Wait until nothing reads the state any more: it is about to be changed."""
@@ -202,11 +230,19 @@ class Snapshots:
         # Ended by the copying thread, which sets it whatever happens.
         self._running.copied.wait()
         self._running = None
-        self.waited += time.monotonic() - began
+        waited = time.monotonic() - began
+        self.waited += waited
+        self.longest = max(self.longest, self._beginning + waited)
 
     def finish(self, timeout: float) -> bool:
-        """Wait until everything is written, at most ``timeout`` seconds; returns whether it is."""
+        """Wait until everything is delivered, at most ``timeout`` seconds, if the last state counts.
+
+        Returns:
+            Whether it is.
+        """
         self.settle()
+        if not self._ends:
+            return True
         with self._changed:
             return self._changed.wait_for(lambda: len(self._free) == BUFFERS, timeout)
 
@@ -215,8 +251,9 @@ class Snapshots:
     def _start(self) -> None:
         if not self._started:
             self._started = True
-            for target in (self._copy, self._write):
-                threading.Thread(target=target, name=f"everstep-snapshot{target.__name__}", daemon=True).start()
+            for target in (self._copy, self._deliver):
+                name = f"everstep-{self._name}{target.__name__}"
+                threading.Thread(target=target, name=name, daemon=True).start()
 
     def _copy(self) -> None:
         stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
@@ -224,7 +261,7 @@ class Snapshots:
             job = self._copies.get()
             began = time.monotonic()
             try:
-                self._chaos.at(FaultPoint.IN_SNAPSHOT, f"step {job.step} is being copied", job.step)
+                self._chaos.at(FaultPoint.IN_SNAPSHOT, f"step {job.share.step} is being copied", job.share.step)
                 problem = self._fill(job, stream)
             except Exception as error:
                 problem = f"it could not be copied: {_line(error)}"
@@ -234,13 +271,14 @@ class Snapshots:
             if problem:
                 self._give_up(job, problem)
             else:
-                self._writes.put(job)
+                self._deliveries.put(job)
 
     def _fill(self, job: _Job, stream: Any) -> str:
         """Copy this rank's part; returns what is wrong with it."""
         assert job.taken is not None
-        facts = {"step": str(job.step), "generation": str(job.generation)}
-        mine = portion(job.taken, job.place, job.parts, facts)
+        share = job.share
+        facts = {"step": str(share.step), "generation": str(share.generation)}
+        mine = portion(job.taken, share.place, share.parts, facts)
         job.memory = job.buffer.of(mine.layout.bytes)
         self.copied += mine.layout.bytes
         if stream is None:
@@ -252,26 +290,19 @@ class Snapshots:
             stream.synchronize()
         return "" if job.taken.unchanged else "the training function changed it while it was copied"
 
-    def _write(self) -> None:
+    def _deliver(self) -> None:
         while True:
-            job = self._writes.get()
+            job = self._deliveries.get()
             assert job.memory is not None
-            memory = job.memory.numpy().data
             try:
-                digest = hashlib.sha256(memory).hexdigest()
-                # Named for what is in it: nobody can ever put other bytes under a name that a manifest knows.
-                file = f"part-{job.place:04d}-{digest[:16]}.safetensors"
-                self._storage.write(f"{folder_of(job.step)}/{file}", [memory])
+                self._delivery.deliver(job.share, job.memory.numpy().data)
             except Exception as error:
                 self._give_up(job, _line(error))
-                continue
-            self._send(
-                Stored(self._incarnation, job.step, job.generation, job.place, job.parts, file, memory.nbytes, digest)
-            )
-            self._release(job)
+            else:
+                self._release(job)
 
     def _give_up(self, job: _Job, problem: str) -> None:
-        self._send(Stored(self._incarnation, job.step, job.generation, job.place, job.parts, problem=problem))
+        self._delivery.give_up(job.share, problem)
         self._release(job)
 
     def _release(self, job: _Job) -> None:

@@ -12,6 +12,7 @@ from everstep.actors.faults import Chaos
 from everstep.actors.messages import Stored
 from everstep.actors.rank.parts import Portion, joined
 from everstep.actors.rank.snapshots import Saved, Snapshots
+from everstep.actors.rank.to_storage import ToStorage
 from everstep.actors.saved.manifest import folder_of
 from everstep.actors.saved.storage import Storage
 from everstep.conf.errors import SavedStateError
@@ -47,7 +48,8 @@ class Training:
         self.sent: list[Stored] = []
         self.tensors = [torch.zeros(50_000) for _ in range(6)]
         chaos = Chaos((), None, lambda fault, evidence: None)
-        self.snapshots = Snapshots(f"r{rank}", storage, every, CPU, self.sent.append, chaos)
+        delivery = ToStorage(f"r{rank}", storage, self.sent.append)
+        self.snapshots = Snapshots(f"r{rank}", delivery, every, CPU, chaos)
 
     def step(self, number: int, there: World, settle: Callable[[], None] | None = None) -> None:
         """An optimizer step, tensor by tensor, and what follows it."""
