@@ -1,7 +1,8 @@
-"""A rank's way to the controller, whichever that is now: sends from any thread, receives and beats on its own.
+"""A process's way to the controller, whichever that is now: sends from any thread, receives and beats on its own.
 
-Controllers come and go. When the connection ends, or the controller says nothing for long while a newer term was
-taken, the rank looks up who holds the newest term and introduces itself there. It never goes back to an older one.
+Ranks, vaults and sentinels have one. Controllers come and go. When the connection ends, or the controller says nothing
+for long while a newer term was taken, it looks up who holds the newest term and introduces itself there. It never goes
+back to an older one.
 """
 
 import contextlib
@@ -9,11 +10,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from . import wire
 from .connection import Connection
 from .directory import Directory
-from .messages import FromRank, ToRank
 
 CONNECT_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
@@ -34,8 +35,8 @@ class Link:
         self,
         directory: Directory,
         token: str,
-        introduce: Callable[[], Iterable[FromRank]],
-        on_message: Callable[[ToRank], None],
+        introduce: Callable[[], Iterable[object]],
+        on_message: Callable[[Any], None],
         silence: float,
     ) -> None:
         self._directory = directory
@@ -50,7 +51,7 @@ class Link:
         self.last_heard = time.monotonic()
 
     def open(self, timeout: float) -> None:
-        """Connect, introduce this rank, and begin to receive.
+        """Connect, introduce this process, and begin to receive.
 
         Raises:
             TimeoutError: no controller was found in ``timeout`` seconds.
@@ -63,11 +64,11 @@ class Link:
         threading.Thread(target=self._read, args=(connection,), name="everstep-link", daemon=True).start()
         threading.Thread(target=self._watch, name="everstep-watch", daemon=True).start()
 
-    def beat(self, interval: float, make: Callable[[], FromRank]) -> None:
+    def beat(self, interval: float, make: Callable[[], object]) -> None:
         """Send a sign of life every ``interval`` seconds, for as long as the process lives."""
         threading.Thread(target=self._beat, args=(interval, make), name="everstep-beat", daemon=True).start()
 
-    def send(self, message: FromRank) -> None:
+    def send(self, message: object) -> None:
         """Send; never waits nor raises. Lost if no controller listens: introductions say what must not be."""
         connection = self._connection
         if connection is not None:
@@ -79,7 +80,7 @@ class Link:
         if self._connection is not None:
             self._connection.close(patience)
 
-    def _beat(self, interval: float, make: Callable[[], FromRank]) -> None:
+    def _beat(self, interval: float, make: Callable[[], object]) -> None:
         while not self._closed.wait(interval):
             self.send(make())
 
