@@ -63,6 +63,15 @@ def take_over(state: State, past: Past, living: frozenset[str] | None, at: float
     return _perhaps(changed(state, ranks=Map(ranks), adoption=adoption), now, [record])
 
 
+def again(state: State, late: Heard, now: float) -> Step:
+    """Somebody has a world who was not heard in time: nobody begins anew before the others of that world are heard."""
+    living = frozenset(rank.incarnation for rank in state.living)
+    adoption = Adoption(now, 0.0, Past(), living)
+    state = changed(state, phase=Phase.ADOPTING, resume=None, adoption=adoption)
+    state, actions = hear(state, late, now)
+    return state, [Record("adopting again", facts={"rank": late.incarnation}), *actions]
+
+
 def hear(state: State, event: Event, now: float) -> Step:
     """What happens while ranks are awaited; what can wait is heard when they are here."""
     adoption = state.adoption
@@ -111,7 +120,9 @@ def _heard(state: State, name: str, event: Heard, now: float) -> Step:
     assert adoption is not None
     match event.message:
         case Ready() as message:
-            return state.rank(name, ready=message, standing=Standing.READY), []
+            state = state.rank(name, ready=message, standing=Standing.READY)
+            # It is the next word of whoever serves a world.
+            return _perhaps(_not_awaited(state, name), now, []) if name in adoption.serving else (state, [])
         case Heartbeat() as message:
             facts = {"position": message.position, "stage": message.stage, "computed": message.computed}
             state = state.rank(name, busy=message.busy, held=message.held, **facts)
@@ -127,7 +138,7 @@ def _heard(state: State, name: str, event: Heard, now: float) -> Step:
             if adoption.world is None or message.world.generation > adoption.world.generation:
                 awaited = (each for each in message.world.incarnations if _may_come(state, adoption, each))
                 adoption = changed(adoption, world=message.world, awaited=names(awaited))
-            return _perhaps(_not_awaited(changed(state, adoption=adoption), name), now, [])
+            return changed(state, adoption=adoption), []
     later = adoption.later.set(len(adoption.later), event)
     return changed(state, adoption=changed(adoption, later=later)), []
 
@@ -135,7 +146,7 @@ def _heard(state: State, name: str, event: Heard, now: float) -> Step:
 def _may_come(state: State, adoption: Adoption, name: str) -> bool:
     """Whether a member must be waited for: it lives as far as anybody knows, and has not said where it stands."""
     rank = state.ranks.get(name)
-    if name in adoption.serving or (rank is not None and not rank.standing.living):
+    if rank is not None and (not rank.standing.living or (name in adoption.serving and rank.ready)):
         return False
     return rank is not None or adoption.living is None or name in adoption.living
 

@@ -66,7 +66,7 @@ FAILED = (Phase.FAILED,)
 PLANNING = (Report, Ended, Tick, Ready, Room)
 # A later controller goes on when the last rank that it waits for has come, is known to be dead, or has not come in
 # time; what it was told of others meanwhile, it hears then.
-ADOPTION = (Serving, Heartbeat, Ended, Tick)
+ADOPTION = (Ready, Heartbeat, Ended, Tick)
 _GROUPS = {PLANNING: "planning", ADOPTION: "adoption"}
 MESSAGES = get_args(FromRank)
 
@@ -86,6 +86,7 @@ PHASES: tuple[Row, ...] = (
     Row(UNDER_WAY, FAILED, "the training function is at fault", (Raised,)),
     Row((*UNDER_WAY, *ADOPTING), FAILED, "somebody stops it", (StopRequested,)),
     Row(STARTING, ADOPTING, "another controller takes over", (TookOver,)),
+    Row(STARTING, ADOPTING, "somebody has a world who was not heard in time", (Serving,)),
     Row(STARTING, SUCCEEDED, "it had ended before", (TookOver,)),
     Row(STARTING, FAILED, "it had ended before, or nobody is left", (TookOver,)),
     Row(ADOPTING, STARTING, "there was no generation yet", ADOPTION),
@@ -114,11 +115,15 @@ STANDINGS: tuple[Row, ...] = (
     ),
     Row((None,), (Standing.STARTING,), "an earlier controller has asked for it", (TookOver, Hello)),
     Row((None,), (Standing.GONE,), "it was lost under an earlier controller", (TookOver, *ADOPTION)),
-    Row(_READY, _MEMBER, "it serves the newest generation", (Serving,)),
-    Row(_READY, _FINISHED, "it had finished", ADOPTION),
+    Row((Standing.STARTING, *_READY), _FINISHED, "it had finished", ADOPTION),
     Row((Standing.STARTING,), _READY, "it stands in begin", (Ready,)),
     Row((Standing.STARTING,), _MEMBER, "the others waited for it", (Ready,)),
-    Row(_READY, _MEMBER, "a generation opens with it", (StoreOpened, NodeLost, Heartbeat, *PLANNING)),
+    Row(
+        _READY,
+        _MEMBER,
+        "a generation opens with it, or it serves the newest one",
+        (StoreOpened, NodeLost, Heartbeat, *PLANNING),
+    ),
     Row((*_MEMBER, *_FINISHED), _READY, "there is no place for it", PLANNING),
     Row(_MEMBER, _FINISHED, "it has applied all steps", (Finished,)),
     Row(_FINISHED, _MEMBER, "all go back to a saved state", PLANNING),

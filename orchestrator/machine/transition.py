@@ -17,10 +17,11 @@ from ...actors.messages import (
     Resumed,
     Serving,
 )
+from ...actors.node.sentinel_messages import SentinelBeat, SentinelHello
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import adoption, membership, records, recovery, resuming, seating, verdicts
+from . import adoption, membership, nodes, records, recovery, resuming, seating, verdicts
 from .events import (
     Action,
     Ended,
@@ -52,6 +53,11 @@ def advance(state: State, event: Event, now: float) -> Step:
     """What the run knows and does after ``event``."""
     if isinstance(event, Warned):
         return changed(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
+    match event:
+        case Heard(incarnation, SentinelHello() | SentinelBeat() as message):
+            return nodes.heard(state, incarnation, message, now)
+        case Ended(incarnation, cause) if incarnation.startswith(nodes.SENTINEL):
+            return nodes.ended(state, incarnation, cause, now)
     if state.phase.ended:
         return _after_the_end(state, event)
     if state.adoption is not None:
@@ -69,7 +75,9 @@ def advance(state: State, event: Event, now: float) -> Step:
             # An earlier life has asked for it, and its journal is lost.
             return state, [Record("end confirmed", facts={"rank": incarnation, "cause": cause})]
         case Ended(incarnation, cause):
-            return membership.ended(state, incarnation, cause, now)
+            state, actions = membership.ended(state, incarnation, cause, now)
+            state, more = nodes.moved_out(state, state.ranks[incarnation], now)
+            return state, [*actions, *more]
         case Refused(reason):
             return state, [Record("connection refused", facts={"reason": reason})]
         case Tick(asleep):
@@ -77,9 +85,9 @@ def advance(state: State, event: Event, now: float) -> Step:
         case StopRequested(reason):
             return verdicts.fail(state, f"stopped: {reason}")
         case NodeLost(node, cause):
-            return membership.node_lost(state, node, cause, now)
+            return nodes.lost(state, node, cause, now)
         case NodeDraining(node, reason):
-            return membership.drain(state, node, reason, now)
+            return nodes.drain(state, node, reason, now)
         case Resize(replicas):
             return membership.resize(state, replicas, now)
         case Room(replicas, nodes):
@@ -118,7 +126,9 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
     state = state.rank(incarnation, last_heard=now, standing=standing)
     match message:
         case Hello():
-            return membership.hello(state, incarnation, message)
+            state, actions = nodes.settled(state, message)
+            state, more = membership.hello(state, incarnation, message)
+            return state, [*actions, *more]
         case Ready():
             return membership.ready(state, incarnation, message, now)
         case Heartbeat():
@@ -129,6 +139,8 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             return recovery.joined(state, incarnation, message, now)
         case Resumed():
             return recovery.resumed(state, incarnation, message, now)
+        case Serving() if state.world is None:
+            return adoption.again(state, Heard(incarnation, message), now)
         case Serving():
             # It is for controllers that have just taken over.
             return state, []
@@ -160,6 +172,8 @@ def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Ste
     names = ("position", "stage", "computed", "busy", "held")
     state = state.rank(incarnation, **{name: getattr(message, name) for name in names})
     state, actions = records.heard(state, message)
+    state, watched = nodes.watch(state, state.ranks[incarnation].node, now)
+    actions += watched
     if state.world is None or not state.is_member(incarnation):
         return state, actions
     if message.generation not in (None, state.world.generation):
@@ -176,7 +190,8 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     if asleep:
         state = _forgive(state, asleep, now)
     # The lease: a rank that hears nothing for its orphan time-out ends itself.
-    actions: list[Action] = records.pings(state)
+    state, actions = nodes.tick(state, now)
+    actions += records.pings(state)
     for name, reason in _overdue(state, now):
         began = state.ranks[name].suspected or None
         state, more = verdicts.fence(state, name, reason, now)
@@ -215,6 +230,7 @@ def _forgive(state: State, asleep: float, now: float) -> State:
     for name, last_heard in heard.items():
         suspected = state.ranks[name].suspected + asleep
         state = state.rank(name, last_heard=min(now, last_heard), suspected=min(now, suspected))
+    state = nodes.forgiven(state, asleep, now)
     current = state.recovery
     if current is None:
         return state

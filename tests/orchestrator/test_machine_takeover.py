@@ -39,13 +39,10 @@ class SecondLife:
 
     def come(self, incarnation: str, seat: Seat | None, world: World | None, work: Work = TRAINING) -> None:
         """It introduces itself."""
-        messages: list[Hello | Ready | Serving] = [
-            Hello(incarnation, 7, "node", seat=seat),
-            Ready(incarnation, {"weight": "digest"}, 5),
-        ]
+        messages: list[Hello | Ready | Serving] = [Hello(incarnation, 7, "node", seat=seat)]
         if world is not None:
             messages.append(Serving(incarnation, world, False, Position(3), work))
-        for message in messages:
+        for message in (*messages, Ready(incarnation, {"weight": "digest"}, 5)):
             self.hear(Heard(incarnation, message))
 
 

@@ -171,7 +171,7 @@ class Rank:
     def _introduction(self) -> Iterator[FromRank]:
         """What a controller must know, whatever an earlier one was told."""
         yield Hello(self.name, 1, self.node, seat=self.seat)
-        told = (self._said.get(Ready), self.ledger.serving(), self.ledger.again(), self._said.get(Joined))
+        told = (self.ledger.serving(), self._said.get(Ready), self.ledger.again(), self._said.get(Joined))
         yield from (message for message in told if message is not None)
         yield from (self._said[kind] for kind in (Resumed, Raised, Finished) if kind in self._said)
 

@@ -54,7 +54,7 @@ def introduction(
 ) -> list[FromRank]:
     """What a rank says to a controller that is new to it."""
     message = archive.opened.get(name)
-    said: list[FromRank] = [Hello(name, pid, "node"), Ready(name, {"weight": "the same"}, steps)]
+    said: list[FromRank] = [Hello(name, pid, "node")]
     if message is not None:
         said.append(Serving(name, message.world, name in archive.left, place, work, message.poison))
-    return said
+    return [*said, Ready(name, {"weight": "the same"}, steps)]
