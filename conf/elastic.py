@@ -38,6 +38,7 @@ class Timeouts:
     Attributes:
         heartbeat_interval: how often a rank's control thread says that it lives.
         heartbeat: silence after which a rank is suspected.
+        node: silence of a node's sentinel, and of all ranks there, after which the node is suspected.
         probe: how long a suspect may take to answer before it is fenced and killed.
         confirm: how long a killed rank's end is awaited before the others go on without the proof.
         collective: upper bound of one collective; only the last resort, detection is faster.
@@ -52,6 +53,7 @@ class Timeouts:
 
     heartbeat_interval: float = 0.5
     heartbeat: float = 5.0
+    node: float = 1.5
     probe: float = 2.0
     confirm: float = 2.0
     collective: float = 60.0
@@ -71,6 +73,8 @@ class Timeouts:
         order = (
             ("heartbeat_interval", "heartbeat"),
             ("heartbeat", "collective"),
+            ("heartbeat_interval", "node"),
+            ("node", "collective"),
             ("probe", "collective"),
             ("collective", "recovery"),
             ("build", "recovery"),
@@ -109,7 +113,8 @@ class ElasticConfig:
             the minimum that is done in any case.
         checkpoint_every: steps from one checkpoint on storage to the next; the last step always has one. 0 makes none.
         keep: checkpoints that stay on storage.
-        snapshot_every: steps from one snapshot in the memory of other nodes to the next; 0 makes none.
+        snapshot_every: steps from one snapshot in the memory of the cluster to the next; 0 makes none. None is every
+            tenth where there is room: so seldom that it cannot be measured, and all ranks may die at no great loss.
         snapshot_copies: of each part of a snapshot, in different failure domains while there are so many.
         snapshot_keep: whole snapshots that stay in memory.
         snapshot_gib: GiB of a node that snapshots may use at most; None for what Ray's object store has free there.
@@ -137,7 +142,7 @@ class ElasticConfig:
     replace: bool = True
     checkpoint_every: int = 0
     keep: int = 2
-    snapshot_every: int = 0
+    snapshot_every: int | None = 0
     snapshot_copies: int = 2
     snapshot_keep: int = 2
     snapshot_gib: float | None = None
@@ -162,6 +167,8 @@ class ElasticConfig:
             raise ConfigError(f"elastic.microbatches_per_step: {error}") from None
         for name, low in _WHOLE:
             value = getattr(self, name)
+            if name == "snapshot_every" and value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ConfigError(f"elastic.{name}={value!r} must be a whole number of at least {low}")
         if self.ranks_per_replica != 1:
@@ -207,7 +214,13 @@ class ElasticConfig:
         """B of every step."""
         return BatchSchedule.of(self.microbatches_per_step)
 
+    @property
+    def snapshots(self) -> int:
+        """Steps from one snapshot in memory to the next, 0 for none."""
+        return _SELDOM if self.snapshot_every is None else self.snapshot_every
 
+
+_SELDOM = 10
 _WHOLE = (
     ("ranks_per_replica", 1),
     ("spares", 0),

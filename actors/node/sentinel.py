@@ -59,7 +59,6 @@ class Sentinel:
             self._leave(1)
             return
         self._link.open(timeouts.start)
-        self._link.beat(timeouts.heartbeat_interval, self._beat)
         ending = select.poll()
         ending.register(raylet, select.POLLIN)
         # Else ended by Fenced or Release, or by the orphan time-out.
@@ -78,7 +77,7 @@ class Sentinel:
         return [SentinelHello(self._spec.incarnation, self._spec.node, os.getpid())]
 
     def _beat(self) -> SentinelBeat:
-        return SentinelBeat(self._spec.incarnation, self._guarded.states())
+        return SentinelBeat(self._spec.incarnation, self._spec.node, self._guarded.states())
 
     def _obey(self, message: ToSentinel | Ping | Fenced | Release) -> None:
         match message:

@@ -15,13 +15,14 @@ class SentinelHello:
 
 @dataclass(frozen=True)
 class SentinelBeat:
-    """Its node lives.
+    """The answer to a ``Ping``: its node lives.
 
     Attributes:
         ranks: by incarnation, what the kernel says of the processes that it guards ("sleeping", "stopped", ...).
     """
 
     incarnation: str
+    node: str
     ranks: Mapping[str, str] = field(default_factory=dict)
 
 

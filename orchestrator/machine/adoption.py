@@ -31,6 +31,7 @@ from .events import (
 from .memory import inherited
 from .opening import PARKED_S, hold
 from .past import Past
+from .sentinels import moved_out
 from .state import Adoption, Rank, Recovery, Standing, State, names, without
 from .verdicts import begun, fail, fence
 
@@ -97,6 +98,7 @@ def hear(state: State, event: Event, now: float) -> Step:
             gone = changed(rank, standing=Standing.GONE, cause=cause)
             first = state.first_cause or f"{gone.title}: {cause}"
             state = changed(state, ranks=state.ranks.set(name, gone), first_cause=first)
+            state = moved_out(state, gone)
             return _perhaps(_not_awaited(state, name), now, [Record("rank gone", facts={**gone.facts, "cause": cause})])
         case Tick(asleep):
             # Nobody was late while nobody could be heard.

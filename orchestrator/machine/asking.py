@@ -41,16 +41,20 @@ def _places(state: State, count: int, avoid: frozenset[str]) -> list[str | None]
 
 
 def avoided(state: State, now: float) -> frozenset[str]:
-    """Nodes that are to be left, and those that are kept out because they fail again and again."""
+    """Nodes that are to be left, those that are lost, and those that are kept out because they fail again and again."""
     nodes = {rank.node for rank in state.ranks.values() if rank.node}
     kept_out = state.settings.quarantine.query(state.failures, nodes, now).excluded
-    return state.draining | frozenset(kept_out)
+    # Ray may take a node for a living one long after it was lost.
+    lost = (node for node, known in state.watches.items() if known.lost)
+    return state.draining.union(kept_out, lost)
 
 
 def failed(state: State, rank: Rank, cause: str, now: float) -> State:
     """A rank was lost and nobody wanted it to go: its node is remembered, and a start that failed is not hurried."""
-    if rank.node:
-        event = NodeEvent(rank.node, f"{rank.title}: {cause}")
+    before = state.failures.records.get(rank.node)
+    # Whoever ends together on a node is one failure of it; none, if it was to be left.
+    if rank.node and not (before and now - before.at <= state.settings.timeouts.node):
+        event = NodeEvent(rank.node, f"{rank.title}: {cause}", planned=rank.node in state.draining)
         state = changed(state, failures=state.settings.quarantine.record(state.failures, event, now))
     fruitless = rank.standing is Standing.STARTING or (rank.asked > state.started and not rank.computed)
     if state.world is None or not fruitless:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...actors.messages import FromRank, StepRecord, ToRank
+from ...actors.node.sentinel_messages import FromSentinel, ToSentinel
 from ...policies.placement import Node
 from ...policies.world import Generation, Seat
 from .past import Past
@@ -33,15 +34,15 @@ class TookOver:
 
 @dataclass(frozen=True)
 class Heard:
-    """A message of a rank. Which rank is said by the connection, not by the message."""
+    """A message of a rank or a sentinel. Whose it is is said by the connection, not by the message."""
 
     incarnation: str
-    message: FromRank
+    message: FromRank | FromSentinel
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank's process is gone, or its connection broke; ``cause`` is one line."""
+    """The process of a rank or a sentinel is gone, or its connection broke; ``cause`` is one line."""
 
     incarnation: str
     cause: str
@@ -204,9 +205,24 @@ class KillRank:
 
 
 @dataclass(frozen=True)
+class StartSentinel:
+    """Ask for a sentinel on this node."""
+
+    incarnation: str
+    node: str
+
+
+@dataclass(frozen=True)
+class StopSentinel:
+    """A sentinel is not needed any more: see to it that it ends, and its name is free."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True)
 class Send:
     incarnation: str
-    message: ToRank
+    message: ToRank | ToSentinel
 
 
 @dataclass(frozen=True)
@@ -230,4 +246,4 @@ class EndRun:
     """The run is over: release what is left and report."""
 
 
-Action = StartRank | KillRank | Send | Record | Publish | EndRun
+Action = StartRank | KillRank | StartSentinel | StopSentinel | Send | Record | Publish | EndRun

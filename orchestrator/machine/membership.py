@@ -15,6 +15,7 @@ from .opening import PARKED_S, hold, open_first
 from .resuming import refusal
 from .roster import Roster
 from .seating import reseated, whole
+from .sentinels import moved_out, settled
 from .state import Rank, Standing, State, names, without
 from .verdicts import fail, fence, succeed
 
@@ -43,10 +44,10 @@ def start(state: State, now: float) -> Step:
 
 def hello(state: State, incarnation: str, message: Hello) -> Step:
     """A rank's process is up."""
-    return (
-        state.rank(incarnation, pid=message.pid, node=message.node, environment=message.environment),
-        [Record("rank up", facts={**state.ranks[incarnation].facts, "pid": message.pid, "node": message.node})],
-    )
+    record = Record("rank up", facts={**state.ranks[incarnation].facts, "pid": message.pid, "node": message.node})
+    state = state.rank(incarnation, pid=message.pid, node=message.node, environment=message.environment)
+    state, actions = settled(state, message)
+    return state, [record, *actions]
 
 
 def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
@@ -81,11 +82,13 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> Step:
     rank = state.ranks[incarnation]
     was = rank.standing
     if was in (Standing.GONE, Standing.LEFT):
-        state = state.rank(incarnation, standing=Standing.GONE)
+        state = moved_out(state.rank(incarnation, standing=Standing.GONE), rank)
         return state, [Record("end confirmed", facts={"rank": rank.title, "cause": cause})]
     cause = rank.cause or cause
+    if was is not Standing.FENCED and rank.node in state.draining:
+        cause = f"{cause} (foreseen: its node was to be left)"
     member = state.is_member(incarnation)
-    state = state.lost(incarnation, standing=Standing.GONE, cause=cause)
+    state = moved_out(state.lost(incarnation, standing=Standing.GONE, cause=cause), rank)
     said = f"{rank.title}: {cause}"
     state = changed(state, first_cause=state.first_cause or said)
     # A broken connection is not yet a dead process; killing it again is harmless, trusting it is not.
@@ -130,53 +133,10 @@ def resize(state: State, replicas: int, now: float) -> Step:
         state, asked = ask(state, now)
         return state, [record, *asked]
     staying = [each for each in state.world.replicas if not _leaves(state, each)]
-    state = _leave(state, lambda member: member.seat.replica in staying[replicas:])
+    state = leave(state, lambda member: member.seat.replica in staying[replicas:])
     state, asked = ask(state, now)
     state, actions = settle(state, now)
     return state, [record, *asked, *actions]
-
-
-def drain(state: State, node: str, reason: str, now: float) -> Step:
-    """Whoever lives on a node leaves it; a replica leaves as a whole. Others are asked for elsewhere."""
-    if node in state.draining:
-        return state, []
-    state = changed(state, draining=state.draining | {node})
-    record = Record("draining", facts={"node": node, "reason": reason})
-    actions: list[Action] = []
-    for rank in state.living:
-        if rank.node == node and not state.is_member(rank.incarnation) and state.world is not None:
-            state, more = dismiss(state, rank.incarnation, f"its node is left: {reason}")
-            actions += more
-    held = state.world.members if state.world is not None else ()
-    there = {member.seat.replica for member in held if member.node == node}
-    state = _leave(state, lambda member: member.seat.replica in there)
-    state, asked = refill(state, now)
-    state, more = settle(state, now)
-    return state, [record, *actions, *asked, *more]
-
-
-def node_lost(state: State, node: str, cause: str, now: float) -> Step:
-    """Everybody who lived on a node is shut out, whatever is heard of it later."""
-    actions: list[Action] = [Record("node lost", facts={"node": node, "cause": cause})]
-    there = [rank for rank in state.living if rank.node == node]
-    hit = any(state.is_member(rank.incarnation) for rank in there)
-    for place, rank in enumerate(there):
-        remembered = state.failures
-        state, more = fence(state, rank.incarnation, f"node {node}: {cause}", now)
-        actions += more
-        if place:
-            # It is one failure of the node, however many lived there.
-            state = changed(state, failures=remembered)
-    if state.world is None:
-        state, more = try_open(reseated(state), now)
-    elif hit:
-        state, more = succeed(state)
-        if not state.phase.ended:
-            state, more = recovery.begin(recovery.explain(state, f"node {node}: {cause}"), f"node {node}: {cause}", now)
-    else:
-        more = []
-    state, asked = refill(state, now)
-    return state, [*actions, *more, *asked]
 
 
 def dismiss(state: State, incarnation: str, reason: str) -> Step:
@@ -184,6 +144,15 @@ def dismiss(state: State, incarnation: str, reason: str) -> Step:
     facts = {**state.ranks[incarnation].facts, "reason": reason}
     state = state.lost(incarnation, standing=Standing.LEFT, cause=reason)
     return state, [KillRank(incarnation, reason), Record("dismissed", facts=facts)]
+
+
+def leave(state: State, chosen: Callable[[Member], bool]) -> State:
+    """These members are to leave, and have not been told yet."""
+    leaving = state.leaving
+    for member in state.world.members if state.world is not None else ():
+        if chosen(member) and state.is_member(member.incarnation) and member.incarnation not in leaving:
+            leaving = leaving.set(member.incarnation, None)
+    return changed(state, leaving=leaving)
 
 
 def settle(state: State, now: float) -> Step:
@@ -228,22 +197,13 @@ def try_open(state: State, now: float) -> Step:
     if reason := refusal(state):
         return fail(state, reason)
     state, more = open_first(state, Roster(members, {}))
-    state = _leave(state, lambda member: member.seat.replica >= state.target or member.node in state.draining)
+    state = leave(state, lambda member: member.seat.replica >= state.target or member.node in state.draining)
     return state, [*actions, *more]
 
 
 def _leaves(state: State, replica: int) -> bool:
     held = state.world.members if state.world is not None else ()
     return any(member.seat.replica == replica and member.incarnation in state.leaving for member in held)
-
-
-def _leave(state: State, chosen: Callable[[Member], bool]) -> State:
-    """These members are to leave, and have not been told yet."""
-    leaving = state.leaving
-    for member in state.world.members if state.world is not None else ():
-        if chosen(member) and state.is_member(member.incarnation) and member.incarnation not in leaving:
-            leaving = leaving.set(member.incarnation, None)
-    return changed(state, leaving=leaving)
 
 
 def _wanted(state: State, newest: Position | None) -> str | None:

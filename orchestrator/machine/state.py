@@ -145,6 +145,35 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """A node on which ranks of the run live, and who watches it.
+
+    Attributes:
+        sentinel: the newest one that was asked for, or that came.
+        serial: how many were asked for.
+        asked: when the last one was.
+        up: whether it was heard, and is neither gone nor given up.
+        last_heard: when that was.
+        ended: when it was gone or given up, 0 while it is not.
+        suspected: since when nobody of the node is heard, 0 while somebody is.
+        lost: whether the node was given up; it is back when a rank of it is heard that was not.
+        ranks: process ids of those who live there.
+        seen: what the sentinel says that they are doing.
+    """
+
+    sentinel: str = ""
+    serial: int = 0
+    asked: float = 0.0
+    up: bool = False
+    last_heard: float = 0.0
+    ended: float = 0.0
+    suspected: float = 0.0
+    lost: bool = False
+    ranks: Map[str, int] = field(default_factory=Map)
+    seen: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Recovery:
     """The one change of the world under way; new losses join it.
 
@@ -243,6 +272,7 @@ class State:
         decision: how the last loss was answered, and why, in one line.
         room: replicas for which the cluster has room beside all ranks that were asked for.
         nodes: all that live, if the cluster can tell.
+        watches: nodes on which ranks live or lived, and their sentinels.
         saved: by where it lies, the steps that the newest saved state holds.
         resume: what the run goes on from, if that is not the beginning.
         failures: what is remembered of the failures of nodes.
@@ -281,6 +311,7 @@ class State:
     decision: str = ""
     room: int = 0
     nodes: tuple[Node, ...] = ()
+    watches: Map[str, Watch] = field(default_factory=Map)
     saved: Mapping[str, int] = field(default_factory=dict)
     resume: Found | None = None
     failures: quarantine.Ledger = field(default_factory=quarantine.Ledger)

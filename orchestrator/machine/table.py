@@ -62,8 +62,8 @@ SUCCEEDED = (Phase.SUCCEEDED,)
 FAILED = (Phase.FAILED,)
 
 # A change of the world is planned when the last report is in, when the last end is confirmed or was waited for long
-# enough, and when there are more ranks than before.
-PLANNING = (Report, Ended, Tick, Ready, Room)
+# enough, when the last one that was waited for is lost with its node, and when there are more ranks than before.
+PLANNING = (Report, Ended, NodeLost, Tick, Ready, Room)
 # A later controller goes on when the last rank that it waits for has come, is known to be dead, or has not come in
 # time; what it was told of others meanwhile, it hears then.
 ADOPTION = (Ready, Heartbeat, Ended, Tick)
@@ -111,7 +111,7 @@ STANDINGS: tuple[Row, ...] = (
         (None,),
         (Standing.STARTING,),
         "it is asked for",
-        (Started, NodeLost, NodeDraining, Resize, *PLANNING, *ADOPTION),
+        (Started, NodeDraining, Resize, *PLANNING, *ADOPTION),
     ),
     Row((None,), (Standing.STARTING,), "an earlier controller has asked for it", (TookOver, Hello)),
     Row((None,), (Standing.GONE,), "it was lost under an earlier controller", (TookOver, *ADOPTION)),
@@ -122,14 +122,14 @@ STANDINGS: tuple[Row, ...] = (
         _READY,
         _MEMBER,
         "a generation opens with it, or it serves the newest one",
-        (StoreOpened, NodeLost, Heartbeat, *PLANNING),
+        (StoreOpened, Heartbeat, *PLANNING),
     ),
     Row((*_MEMBER, *_FINISHED), _READY, "there is no place for it", PLANNING),
     Row(_MEMBER, _FINISHED, "it has applied all steps", (Finished,)),
     Row(_FINISHED, _MEMBER, "all go back to a saved state", PLANNING),
     Row(HEALTHY, SUSPECT, "it is silent", (Tick,)),
     Row(SUSPECT, HEALTHY, "it is heard again, and is what it was", MESSAGES),
-    Row(LIVING, _FENCED, "it is given up", (NodeLost, *PLANNING, *ADOPTION)),
+    Row(LIVING, _FENCED, "it is given up", (*PLANNING, *ADOPTION)),
     Row(LIVING, _LEFT, "it is not needed any more", (NodeDraining, *PLANNING, *ADOPTION)),
     Row((*LIVING, *_FENCED, *_LEFT), (Standing.GONE,), "its process is gone", (Ended,)),
 )

@@ -21,7 +21,7 @@ from ...actors.node.sentinel_messages import SentinelBeat, SentinelHello
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import adoption, membership, nodes, records, recovery, resuming, seating, verdicts
+from . import adoption, membership, nodes, records, recovery, resuming, seating, sentinels, verdicts
 from .events import (
     Action,
     Ended,
@@ -55,8 +55,8 @@ def advance(state: State, event: Event, now: float) -> Step:
         return changed(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
     match event:
         case Heard(incarnation, SentinelHello() | SentinelBeat() as message):
-            return nodes.heard(state, incarnation, message, now)
-        case Ended(incarnation, cause) if incarnation.startswith(nodes.SENTINEL):
+            return sentinels.heard(state, incarnation, message, now)
+        case Ended(incarnation, cause) if incarnation.startswith(sentinels.SENTINEL):
             return nodes.ended(state, incarnation, cause, now)
     if state.phase.ended:
         return _after_the_end(state, event)
@@ -76,7 +76,7 @@ def advance(state: State, event: Event, now: float) -> Step:
             return state, [Record("end confirmed", facts={"rank": incarnation, "cause": cause})]
         case Ended(incarnation, cause):
             state, actions = membership.ended(state, incarnation, cause, now)
-            state, more = nodes.moved_out(state, state.ranks[incarnation], now)
+            state, more = nodes.perhaps_lost(state, state.ranks[incarnation].node, now)
             return state, [*actions, *more]
         case Refused(reason):
             return state, [Record("connection refused", facts={"reason": reason})]
@@ -90,8 +90,8 @@ def advance(state: State, event: Event, now: float) -> Step:
             return nodes.drain(state, node, reason, now)
         case Resize(replicas):
             return membership.resize(state, replicas, now)
-        case Room(replicas, nodes):
-            return recovery.plan(changed(state, room=replicas, nodes=nodes), now)
+        case Room(replicas, listed):
+            return recovery.plan(changed(state, room=replicas, nodes=listed), now)
         case Found():
             return resuming.found(state, event)
         case Lost():
@@ -126,9 +126,7 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
     state = state.rank(incarnation, last_heard=now, standing=standing)
     match message:
         case Hello():
-            state, actions = nodes.settled(state, message)
-            state, more = membership.hello(state, incarnation, message)
-            return state, [*actions, *more]
+            return membership.hello(state, incarnation, message)
         case Ready():
             return membership.ready(state, incarnation, message, now)
         case Heartbeat():
@@ -172,7 +170,7 @@ def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Ste
     names = ("position", "stage", "computed", "busy", "held")
     state = state.rank(incarnation, **{name: getattr(message, name) for name in names})
     state, actions = records.heard(state, message)
-    state, watched = nodes.watch(state, state.ranks[incarnation].node, now)
+    state, watched = sentinels.watch(state, state.ranks[incarnation].node, now)
     actions += watched
     if state.world is None or not state.is_member(incarnation):
         return state, actions
@@ -192,6 +190,8 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     # The lease: a rank that hears nothing for its orphan time-out ends itself.
     state, actions = nodes.tick(state, now)
     actions += records.pings(state)
+    if state.phase.ended:
+        return state, actions
     for name, reason in _overdue(state, now):
         began = state.ranks[name].suspected or None
         state, more = verdicts.fence(state, name, reason, now)
@@ -230,7 +230,7 @@ def _forgive(state: State, asleep: float, now: float) -> State:
     for name, last_heard in heard.items():
         suspected = state.ranks[name].suspected + asleep
         state = state.rank(name, last_heard=min(now, last_heard), suspected=min(now, suspected))
-    state = nodes.forgiven(state, asleep, now)
+    state = sentinels.forgiven(state, asleep, now)
     current = state.recovery
     if current is None:
         return state
@@ -241,7 +241,11 @@ def _overdue(state: State, now: float) -> list[tuple[str, str]]:
     """Ranks whose last chance to answer is over, and why."""
     timeouts = state.settings.timeouts
     overdue = [
-        (rank.incarnation, f"no sign of life for {now - rank.last_heard:.1f} s, nor an answer to a probe")
+        (
+            rank.incarnation,
+            f"no sign of life for {now - rank.last_heard:.1f} s, nor an answer to a probe"
+            + sentinels.doing(state, rank),
+        )
         for rank in state.living
         if rank.standing is Standing.SUSPECT and now - rank.suspected > timeouts.probe
     ]
