@@ -35,7 +35,7 @@ class Counter:
         token: the run's secret.
         lend: by name, a context that holds the memory still; None in it if there is none of that name.
         given: called with the name when a receiver has got the whole.
-        half: called with the name when half of it has left.
+        half: called with the name and what it is wanted for, when half of it has left.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Counter:
         token: str,
         lend: Callable[[Any], AbstractContextManager[memoryview | None]],
         given: Callable[[Any], None] = lambda name: None,
-        half: Callable[[Any], None] = lambda name: None,
+        half: Callable[[Any, str], None] = lambda name, purpose: None,
     ) -> None:
         self._token = token
         self._lend, self._given, self._half = lend, given, half
@@ -72,7 +72,7 @@ class Counter:
         with connection, contextlib.suppress(OSError, wire.WireError, ExchangeError):
             connection.settimeout(STALL_S)
             wire.check_greeting(_received(connection, wire.GREETING_BYTES), self._token)
-            name = wire.receive(connection)
+            name, purpose = wire.receive(connection)
             connection.sendall(wire.greeting(self._token))
             with self._lend(name) as memory:
                 if memory is None:
@@ -82,22 +82,25 @@ class Counter:
                 middle = memory.nbytes // 2
                 for begin in range(0, memory.nbytes, _PIECE):
                     if begin <= middle < begin + _PIECE:
-                        self._half(name)
+                        self._half(name, purpose)
                     connection.sendall(memory[begin : begin + _PIECE])
                 if not hmac.compare_digest(_received(connection, len(_THANKS)), _THANKS):
                     return
             self._given(name)
 
 
-def fetch(address: Address, token: str, name: object, memory: memoryview, sha256: str) -> None:
+def fetch(address: Address, token: str, name: object, purpose: str, memory: memoryview, sha256: str) -> None:
     """Fill ``memory`` with what is held under ``name``.
+
+    Args:
+        purpose: what it is wanted for.
 
     Raises:
         ExchangeError: it is not there, cannot be reached, or is something else; one line without the name.
     """
     try:
         with socket.create_connection(address, timeout=STALL_S) as connection:
-            connection.sendall(wire.greeting(token) + wire.encode(name))
+            connection.sendall(wire.greeting(token) + wire.encode((name, purpose)))
             wire.check_greeting(_received(connection, wire.GREETING_BYTES), token)
             (size,) = _SIZE.unpack(_received(connection, _SIZE.size))
             if size == _NOT_HERE:

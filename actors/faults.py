@@ -19,13 +19,20 @@ class Chaos:
         faults: of the whole run.
         seat: that it was started with; None for a spare.
         announce: called with the fault and the evidence just before it strikes.
-        number: of the rank, in the order in which ranks are started; spares are told apart by it.
+        number: of the rank, in the order in which ranks are started; spares, and vaults among each other, are told
+            apart by it.
+        target: what this process is, if it is no rank.
     """
 
     def __init__(
-        self, faults: Sequence[Fault], seat: Seat | None, announce: Callable[[str, str], None], number: int = 0
+        self,
+        faults: Sequence[Fault],
+        seat: Seat | None,
+        announce: Callable[[str, str], None],
+        number: int = 0,
+        target: FaultTarget | None = None,
     ) -> None:
-        target = FaultTarget.RANK if seat else FaultTarget.SPARE
+        target = target or (FaultTarget.RANK if seat else FaultTarget.SPARE)
         place = (seat.replica, seat.coordinate) if seat else (number, 0)
         self._planned = [
             fault for fault in faults if fault.target is target and (fault.replica, fault.coordinate) == place

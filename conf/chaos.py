@@ -40,6 +40,7 @@ class FaultTarget(StrEnum):
 
     RANK = "rank"
     SPARE = "spare"
+    VAULT = "vault"
 
 
 _PER_MICROBATCH = {
@@ -48,6 +49,7 @@ _PER_MICROBATCH = {
     FaultPoint.IN_BACKWARD,
     FaultPoint.IN_EXTENSION,
 }
+_OF_VAULTS = (FaultPoint.IN_SNAPSHOT, FaultPoint.IN_RESTORE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ class Fault:
         step: optimizer step (0-based) in which it fires.
         replica: index of the replica that is hit, as numbered in the first world. Whoever takes its place later is
             spared. Ranks that are started without a place, as spares are, have the numbers that follow, in the order in
-            which they are started; they are hit if the target is ``spare``, in the steps that they take part in.
+            which they are started; they are hit if the target is ``spare``, in the steps that they take part in. Vaults
+            have numbers of their own, in the order in which they are started; they are hit while they get a part of
+            this step (``in_snapshot``) or give it to a rank that restores it (``in_restore``).
         coordinate: place inside the replica; 0 for a spare.
         point: a ``FaultPoint`` or its name.
         kind: a ``FaultKind`` or its name.
@@ -93,6 +97,9 @@ class Fault:
         for field in ("step", "replica", "coordinate"):
             if getattr(self, field) < 0:
                 raise ConfigError(f"Fault.{field}={getattr(self, field)} must not be negative")
+        if self.target is FaultTarget.VAULT and self.point not in _OF_VAULTS:
+            known = ", ".join(_OF_VAULTS)
+            raise ConfigError(f"Fault.point={str(self.point)!r} is nothing that a vault does; use one of: {known}")
         if self.microbatch is not None:
             if self.point not in _PER_MICROBATCH:
                 raise ConfigError(f"Fault.microbatch is only for points inside a microbatch, not {self.point}")

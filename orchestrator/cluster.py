@@ -1,15 +1,17 @@
 """What the controller needs of a cluster. Ray is the product, local is for rehearsals and tests: one controller."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..actors.messages import ToRank
+from ..actors.directory import Directory
+from ..actors.node.vault_process import VaultSpec
 from ..actors.rank.spec import RankSpec
 from ..policies.world import Seat
 from .machine.events import Event
 from .machine.past import Past
 from .tenure import Tenure
+from .vault_fleet import StartVault
 
 Sink = Callable[[Event], None]
 
@@ -60,8 +62,16 @@ class Cluster(Protocol):
         """
         ...
 
-    def send(self, incarnation: str, message: ToRank) -> None:
-        """Never blocks; a message to a rank that is gone is lost."""
+    async def room(self) -> Mapping[str, int]:
+        """By node, bytes that snapshots may use there."""
+        ...
+
+    def start_vault(self, order: StartVault) -> None:
+        """Ask for a vault; it says VaultHello when it is up, or an ``Ended`` event comes."""
+        ...
+
+    def send(self, incarnation: str, message: object) -> None:
+        """Never blocks; a message to a rank, or to a vault, that is gone is lost."""
         ...
 
     def kill(self, incarnation: str) -> None:
@@ -75,6 +85,22 @@ class Cluster(Protocol):
     async def abandon(self) -> None:
         """Leave every rank as it is, to a newer controller, and listen no more."""
         ...
+
+
+def vault_spec(program: Program, order: StartVault, directory: Directory) -> VaultSpec:
+    """What a vault is told at its start."""
+    template = program.template
+    elastic = template.elastic
+    return VaultSpec(
+        order.incarnation,
+        order.number,
+        order.node,
+        order.budget,
+        template.token,
+        elastic.timeouts,
+        elastic.chaos,
+        directory,
+    )
 
 
 def describe(error: BaseException) -> str:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..actors.messages import Ping, StepRecord, Stored, Unreadable
+from ..actors.messages import Open, Ping, StepRecord, Stored, Unreadable
+from ..actors.node.vault_messages import VAULT
+from ..conf.elastic import ElasticConfig
 from .checkpoints import Checkpoints
 from .cluster import Cluster
 from .journal import Journal
@@ -14,6 +16,7 @@ from .machine.events import (
     Action,
     EndRun,
     Event,
+    Found,
     Heard,
     KillRank,
     NodeDraining,
@@ -39,6 +42,9 @@ from .machine.transition import advance
 from .records.publisher import Publisher
 from .records.sink import Sink
 from .tenure import Deposed
+from .vault_copies import Tell
+from .vault_fleet import StartVault
+from .vaults import KillVault, Orders, Vaults
 from .view import Phase, RunState
 
 CLOSE_TIMEOUT_S = 10.0
@@ -53,6 +59,7 @@ class Controller:
         journal: what happened.
         sinks: what takes the records of steps.
         checkpoints: of the run, if it has a storage.
+        elastic: of the run, for snapshots in memory; None for none.
         past: what earlier lives have left; None if this is the first one.
     """
 
@@ -64,6 +71,7 @@ class Controller:
         sinks: Sequence[Sink] = (),
         checkpoints: Checkpoints | None = None,
         past: Past | None = None,
+        elastic: ElasticConfig | None = None,
     ) -> None:
         self._state = State(settings)
         self._cluster = cluster
@@ -73,6 +81,8 @@ class Controller:
         self._events: asyncio.Queue[Event | Deposed] = asyncio.Queue()
         self._publisher = Publisher(sinks, self._warn, self._tenure.holds)
         self._checkpoints = checkpoints
+        self._elastic = elastic if elastic is not None and elastic.snapshots else None
+        self._vaults: Vaults | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
         self._last: list[Action] = []
@@ -80,7 +90,8 @@ class Controller:
 
     def state(self) -> RunState:
         """One look at the run, at any moment."""
-        return look(self._state, time.monotonic())
+        seen = look(self._state, time.monotonic())
+        return replace(seen, snapshots=self._vaults.line) if self._vaults else seen
 
     def events(self) -> list[Mapping[str, object]]:
         """Everything in the journal so far."""
@@ -138,6 +149,11 @@ class Controller:
         return self.state()
 
     async def _begin(self) -> None:
+        if self._elastic is not None:
+            # Vaults of an earlier life come by themselves.
+            patience = time.monotonic() + self._elastic.timeouts.adopt if self._past else 0.0
+            room = await self._cluster.room()
+            self._vaults = Vaults(self._elastic, self._state.settings.lives, room, patience)
         if self._past is not None:
             if self._checkpoints is not None:
                 await self._recall(self._checkpoints, begun=bool(self._past.generation))
@@ -213,11 +229,18 @@ class Controller:
                 self._handle(event)
 
     def _handle(self, event: Event) -> None:
+        if self._vaults is not None:
+            taken, orders = self._vaults.hear(event, time.monotonic())
+            self._order(orders)
+            if taken:
+                return
         if isinstance(event, Heard) and isinstance(event.message, Stored | Unreadable):
             self._hear_of_saved(event.message)
             return
-        before = self._state
-        self._state, actions = advance(before, event, time.monotonic())
+        before, now = self._state, time.monotonic()
+        self._state, actions = advance(before, event, now)
+        if self._vaults is not None and before.world is None and self._state.world is not None:
+            self._state, actions = self._checked(self._vaults, before, actions, now)
         if isinstance(event, TookOver):
             before = inherited(before, event.past)
         if self._state.phase is Phase.SUCCEEDED and before.phase is not Phase.SUCCEEDED:
@@ -227,6 +250,28 @@ class Controller:
             return
         for action in (*note(before, self._state), *actions):
             self._carry_out(action)
+
+    def _checked(self, vaults: Vaults, before: State, actions: list[Action], now: float) -> tuple[State, list[Action]]:
+        """What opens the first generation, unless snapshots do not fit into memory."""
+        assert self._elastic is not None
+        explicit, refusal = self._elastic.snapshot_every is not None, vaults.refusal()
+        if refusal and explicit:
+            return advance(before, Found(VAULT, 0, refused=refusal), now)
+        self._order(vaults.give_up(refusal) if refusal else vaults.doubts() if explicit else [])
+        return self._state, actions
+
+    def _order(self, orders: Orders) -> None:
+        for order in orders:
+            match order:
+                case Tell(incarnation, message):
+                    self._cluster.send(incarnation, message)
+                case StartVault():
+                    self._tenure.check()
+                    self._cluster.start_vault(order)
+                case KillVault(incarnation):
+                    self._cluster.kill(incarnation)
+                case _:
+                    self._events.put_nowait(order)
 
     def _hear_of_saved(self, message: Stored | Unreadable) -> None:
         if self._checkpoints is None:
@@ -244,6 +289,10 @@ class Controller:
         match action:
             case Send(incarnation, Ping() as ping):
                 self._cluster.send(incarnation, replace(ping, kept=self._publisher.kept))
+            case Send(incarnation, Open() as message) if self._vaults is not None:
+                message, orders = self._vaults.opening(message)
+                self._cluster.send(incarnation, message)
+                self._order(orders)
             case Send(incarnation, message):
                 self._cluster.send(incarnation, message)
             case Record():

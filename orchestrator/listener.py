@@ -4,7 +4,9 @@ import asyncio
 import socket
 
 from ..actors import wire
-from ..actors.messages import DriverHello, Hello, ToRank
+from ..actors.messages import DriverHello, Hello
+from ..actors.node.sentinel_messages import SentinelHello
+from ..actors.node.vault_messages import VaultHello
 from .cluster import Sink
 from .machine.events import Ended, Heard, Refused, StopRequested
 
@@ -24,7 +26,7 @@ class Listener:
         self._connections: dict[str, _Connection] = {}
         self._sink: Sink | None = None
         self._closed = False
-        # Every rank that ever connected.
+        # All that ever connected.
         self.known: set[str] = set()
         self.address: tuple[str, int] | None = None
         self.tied = False
@@ -38,7 +40,7 @@ class Listener:
         self.address = (self._host, port)
         return self.address
 
-    def send(self, incarnation: str, message: ToRank) -> None:
+    def send(self, incarnation: str, message: object) -> None:
         """Queue a message; lost if the connection is."""
         connection = self._connections.get(incarnation)
         if connection is not None:
@@ -69,7 +71,7 @@ class Listener:
         assert self._sink is not None
         if isinstance(message, DriverHello):
             connection.driver = self.tied = True
-        if isinstance(message, Hello):
+        if isinstance(message, Hello | VaultHello | SentinelHello):
             connection.incarnation = message.incarnation
             self._connections[message.incarnation] = connection
             self.known.add(message.incarnation)
@@ -125,7 +127,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.ended(self)
 
-    def send(self, message: ToRank) -> None:
+    def send(self, message: object) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(wire.encode(message))
 

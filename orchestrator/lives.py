@@ -30,7 +30,7 @@ def begin_life(plan: RunPlan, cluster: Cluster, stores: Sequence[Store] = ()) ->
     earlier, troubles = read_earlier(kept, plan.launch, term)
     past = _past(earlier, troubles) if term > 1 else None
     journal = Journal(kept, plan.launch, term, earlier)
-    controller = Controller(plan.settings(term), cluster, journal, plan.sinks(), plan.checkpoints(), past)
+    controller = Controller(plan.settings(term), cluster, journal, plan.sinks(), plan.checkpoints(), past, plan.elastic)
     for trouble in troubles:
         controller.warn(trouble)
     return controller

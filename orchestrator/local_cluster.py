@@ -6,20 +6,23 @@ import multiprocessing
 import os
 import select
 import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import psutil
 
-from ..actors.messages import Hello, ToRank
+from ..actors.messages import Hello
+from ..actors.node.vault_messages import PREFIX, VaultHello
 from ..policies.world import Seat
-from .cluster import Program, Sink
+from .cluster import Program, Sink, vault_spec
 from .listener import Listener
 from .machine.events import Event, Heard
 from .machine.past import Past
 from .store import open_store
 from .tenure import Tenure
+from .vault_fleet import StartVault
 
 _HOST = "127.0.0.1"
 # What a rank would import in its first second; torch's optimizers load the compiler.
@@ -42,18 +45,21 @@ class LocalCluster:
         program: what they run.
         tenure: of the controller; None takes the first term of a directory that nobody else knows. Only ranks that
             others may find outlive the process that has started them.
+        nodes: names under which ranks and vaults are dealt out, as if this machine were several.
     """
 
-    def __init__(self, program: Program, tenure: Tenure | None = None) -> None:
+    def __init__(self, program: Program, tenure: Tenure | None = None, nodes: Sequence[str] = ("localhost",)) -> None:
         self._program = program
         self._private = tenure is None
         self.tenure = tenure or Tenure.private()
+        self._nodes = tuple(nodes)
         self._listener = Listener(_HOST, program.template.token)
         self._sink: Sink | None = None
         self._store: Any = None
         self._processes: dict[str, ForkServerProcess] = {}
         self._adopted: dict[str, int] = {}
         self._endings: set[asyncio.Future[None]] = set()
+        self._asked = 0
 
     async def open(self, sink: Sink) -> tuple[str, int]:
         self._sink = sink
@@ -82,15 +88,28 @@ class LocalCluster:
             incarnation=incarnation,
             seat=seat,
             directory=self.tenure.directory,
-            node="localhost",
+            node=self._nodes[self._asked % len(self._nodes)],
         )
-        arguments = (spec, self._program.train, self._private)
+        self._asked += 1
+        self._begin(incarnation, main, (spec, self._program.train, self._private))
+
+    async def room(self) -> Mapping[str, int]:
+        share = psutil.virtual_memory().available // 2 // len(self._nodes)
+        return dict.fromkeys(self._nodes, share)
+
+    def start_vault(self, order: StartVault) -> None:
+        from .local_rank import keep
+
+        spec = vault_spec(self._program, order, self.tenure.directory)
+        self._begin(order.incarnation, keep, (spec, self._private))
+
+    def _begin(self, incarnation: str, main: Callable[..., None], arguments: tuple[object, ...]) -> None:
         process = context().Process(target=main, args=arguments, name=f"everstep-{incarnation}")
         process.start()
         self._processes[incarnation] = process
         asyncio.get_running_loop().add_reader(process.sentinel, self._gone, incarnation)
 
-    def send(self, incarnation: str, message: ToRank) -> None:
+    def send(self, incarnation: str, message: object) -> None:
         self._listener.send(incarnation, message)
 
     def kill(self, incarnation: str) -> None:
@@ -103,9 +122,10 @@ class LocalCluster:
 
     async def close(self, timeout: float) -> list[str]:
         deadline = asyncio.get_running_loop().time() + timeout
-        for incarnation in self._processes.keys() - self._listener.known:
-            # It is still starting, and nobody has told it that the run is over.
-            self.kill(incarnation)
+        for incarnation in self._processes.keys() | self._adopted.keys():
+            # Vaults hold nothing that outlives the run; a rank that is still starting was not told that it is over.
+            if incarnation.startswith(PREFIX) or incarnation not in self._listener.known:
+                self.kill(incarnation)
         while self._alive():
             if asyncio.get_running_loop().time() > deadline:
                 for incarnation in (*self._processes, *self._adopted):
@@ -131,7 +151,7 @@ class LocalCluster:
     def _hear(self, event: Event) -> None:
         assert self._sink is not None
         match event:
-            case Heard(incarnation, Hello(pid=pid)) if incarnation not in self._processes:
+            case Heard(incarnation, Hello(pid=pid) | VaultHello(pid=pid)) if incarnation not in self._processes:
                 # It has just spoken, so this is its pid.
                 self._adopt(incarnation, pid)
         self._sink(event)

@@ -11,18 +11,21 @@ import psutil
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from ..actors.messages import Hello, ToRank
+from ..actors.messages import Hello
+from ..actors.node.vault_actor import VaultActor
+from ..actors.node.vault_messages import PREFIX, VaultHello
 from ..actors.rank.actor import RankActor
 from ..conf.scaling import Placement, Scaling
 from ..policies.world import Seat
-from . import ray_nodes
-from .cluster import Program, Sink, describe
+from . import node_actors, ray_nodes
+from .cluster import Program, Sink, describe, vault_spec
 from .listener import Listener
 from .machine.events import Event, Heard
 from .machine.past import Past
 from .names import NAMESPACE, controller_name, rank_name
 from .store import open_store
 from .tenure import Tenure
+from .vault_fleet import StartVault
 
 
 @dataclass
@@ -76,7 +79,8 @@ class RayCluster:
                 # It answers when the one long call of its life has returned; whose call that was does not matter.
                 watch = asyncio.create_task(self._watch(incarnation, actor, actor.alive.remote()))
                 self._lives[incarnation] = _Life(actor, watch)
-        return frozenset(self._lives)
+        # What belongs to nodes has names that begin with a letter.
+        return frozenset(incarnation for incarnation in self._lives if incarnation[0].isdigit())
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -118,7 +122,17 @@ class RayCluster:
         ref = actor.run.remote(spec, self._program.train)
         self._lives[incarnation] = _Life(actor, asyncio.create_task(self._watch(incarnation, actor, ref)))
 
-    def send(self, incarnation: str, message: ToRank) -> None:
+    async def room(self) -> Mapping[str, int]:
+        return await asyncio.to_thread(ray_nodes.store_room)
+
+    def start_vault(self, order: StartVault) -> None:
+        held = node_actors.options(self._program.template.run, order.incarnation, order.node, self._runtime_env)
+        actor = ray.remote(VaultActor).options(**held).remote()
+        ref = actor.run.remote(vault_spec(self._program, order, self.tenure.directory))
+        watch = asyncio.create_task(self._watch(order.incarnation, actor, ref))
+        self._lives[order.incarnation] = _Life(actor, watch)
+
+    def send(self, incarnation: str, message: object) -> None:
         self._listener.send(incarnation, message)
 
     def kill(self, incarnation: str) -> None:
@@ -133,9 +147,11 @@ class RayCluster:
 
     async def close(self, timeout: float) -> list[str]:
         self._leave_nodes()
-        for incarnation in self._lives.keys() - self._listener.known:
-            # It is still starting, or has found no room, and nobody has told it that the run is over.
-            self.kill(incarnation)
+        for incarnation in self._lives:
+            # Vaults hold nothing that outlives the run; a rank that is still starting, or has found no room, was not
+            # told that it is over.
+            if incarnation.startswith(PREFIX) or incarnation not in self._listener.known:
+                self.kill(incarnation)
         watches = [life.watch for life in self._lives.values()]
         if watches:
             await asyncio.wait(watches, timeout=timeout)
@@ -163,7 +179,11 @@ class RayCluster:
 
     def _hear(self, event: Event) -> None:
         assert self._sink is not None
-        if isinstance(event, Heard) and isinstance(event.message, Hello) and event.incarnation in self._lives:
+        if (
+            isinstance(event, Heard)
+            and isinstance(event.message, Hello | VaultHello)
+            and event.incarnation in self._lives
+        ):
             life = self._lives[event.incarnation]
             if event.message.node == self._node:
                 with contextlib.suppress(psutil.Error):

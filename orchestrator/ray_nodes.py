@@ -111,6 +111,14 @@ def look_around(need: Mapping[str, float]) -> Sight:
     return sight(ray.nodes(), available, draining, need)
 
 
+def store_room() -> dict[str, int]:
+    """By node, bytes of its object store that nobody has reserved; blocking."""
+    from ray._private import state
+
+    available = state.available_resources_per_node()
+    return {node: int(held.get("object_store_memory", 0.0)) for node, held in available.items()}
+
+
 def _room(available: Mapping[str, float], need: Mapping[str, float]) -> int:
     shares = [available.get(name, 0.0) / amount for name, amount in need.items() if amount > 0]
     return max(0, floor(min(shares) + _ROUNDING)) if shares else 0

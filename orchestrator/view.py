@@ -97,6 +97,7 @@ class RunState:
         first_cause: the first failure of the run, None while there was none.
         decision: how the last loss was answered, and why, in one line.
         resumed: what the run went on from, in one line; empty if it began anew.
+        snapshots: what there is in memory, where, and what it needs, in one line; empty if there are none.
         target: replicas that there should be.
         parked: ranks that are ready and no members: spares, and those that are still to join.
         recoveries: finished recoveries, oldest first.
@@ -123,6 +124,7 @@ class RunState:
     first_cause: str | None = None
     decision: str = ""
     resumed: str = ""
+    snapshots: str = ""
     target: int = 0
     parked: int = 0
     recoveries: tuple[RecoveryRecord, ...] = ()

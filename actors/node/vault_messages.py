@@ -6,6 +6,8 @@ from ...policies.world import Generation
 
 # The source of saved states that this is about.
 VAULT = "vault"
+# What a part is wanted for.
+COPY, RESTORE = "copy", "restore"
 Address = tuple[str, int]
 
 
@@ -104,15 +106,21 @@ class VaultBeat:
 
 @dataclass(frozen=True)
 class Pulled:
-    """A vault holds a part now, or does not because of ``problem``; it took ``seconds``."""
+    """A vault holds a part now, or does not because of ``problem``; it took ``seconds``.
+
+    Attributes:
+        full: whether it refuses it for want of room.
+    """
 
     incarnation: str
     part: Part
     seconds: float = 0.0
     problem: str = ""
+    full: bool = False
 
 
 FromVault = VaultHello | VaultBeat | Pulled
+PREFIX = "vault-"
 
 # --- from the controller
 
@@ -127,10 +135,9 @@ class Pull:
 
 @dataclass(frozen=True)
 class Commit:
-    """To a vault: this snapshot has all its copies. Those with a manifest that are older than ``oldest`` may go."""
+    """To a vault: these snapshots are whole, oldest first; whatever else it holds up to the newest of them may go."""
 
-    manifest: Manifest
-    oldest: int
+    manifests: tuple[Manifest, ...]
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,8 @@ class RankProcess:
             storing = ToStorage(self.incarnation, self.storage, self.say)
             every = elastic.checkpoint_every
             savers.append(Snapshots(self.incarnation, storing, every, self.device, self.chaos, "checkpoint"))
-        if elastic.snapshot_every:
-            every = elastic.snapshot_every
+        if elastic.snapshots:
+            every = elastic.snapshots
             # What is in memory ends with the run, so the last state of all is not waited for.
             savers.append(Snapshots(self.incarnation, self.to_vaults, every, self.device, self.chaos, ends=False))
         return tuple(savers)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...conf.errors import ExchangeError, SavedStateError
 from .. import exchange
-from ..node.vault_messages import Copies
+from ..node.vault_messages import RESTORE, Copies
 from ..saved.catalogue import Catalogue
 from ..saved.manifest import folder_of
 from ..saved.storage import Storage
@@ -54,7 +54,7 @@ def _copy(held: Copies, token: str) -> Tensor:
     problems = []
     for host, port in held.addresses:
         try:
-            exchange.fetch((host, port), token, held.part.name, memory.numpy().data, held.part.sha256)
+            exchange.fetch((host, port), token, held.part.name, RESTORE, memory.numpy().data, held.part.sha256)
         except ExchangeError as error:
             problems.append(f"at {host}:{port}: {error}")
         else:

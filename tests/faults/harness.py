@@ -185,7 +185,7 @@ def drive(plan: RunPlan, cluster: Cluster, folder: Path, during: During | None =
     """
 
     async def until_over() -> tuple[RunState, Controller]:
-        controller = Controller(plan.settings(term=1), cluster, Journal(), (), plan.checkpoints())
+        controller = Controller(plan.settings(term=1), cluster, Journal(), (), plan.checkpoints(), elastic=plan.elastic)
         beside = asyncio.create_task(during(controller)) if during else None
         state = await asyncio.wait_for(controller.run(), RUN_DEADLINE_S)
         if beside is not None:

@@ -1,0 +1,184 @@
+"""Snapshots in memory, as the controller sees them: it hears events before the machine does, and gives orders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..actors.messages import Hello, Open, Ping, Ready, Unreadable
+from ..actors.node.vault_messages import VAULT, Offered, Pulled, VaultBeat, VaultHello
+from ..conf.elastic import ElasticConfig
+from .machine.events import (
+    Ended,
+    Event,
+    Heard,
+    NodeDraining,
+    NodeLost,
+    Room,
+    Tick,
+    Warned,
+)
+from .vault_copies import Order, Tell, VaultCopies, bytes_by_node
+from .vault_fleet import StartVault, VaultFleet
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class KillVault:
+    """End a vault that does not answer."""
+
+    incarnation: str
+
+
+Orders = list[Order | StartVault | KillVault]
+
+
+class Vaults:
+    """All vaults of a run, and what they hold.
+
+    Args:
+        elastic: how many copies, for how long, and all deadlines.
+        lives: part of the names that no other controller life uses.
+        room: bytes that snapshots may use, by node; 0 stands for nodes that are not among them.
+        patience: until when no vault is started, in seconds of ``now``: those of an earlier life come by themselves.
+    """
+
+    def __init__(self, elastic: ElasticConfig, lives: str, room: Mapping[str, int], patience: float = 0.0) -> None:
+        self._elastic = elastic
+        most = elastic.snapshot_gib
+        held = dict(room) if most is None else {node: min(int(most * 2**30), free) for node, free in room.items()}
+        self._fleet = VaultFleet(lives, elastic.snapshot_copies, held)
+        self._copies = VaultCopies(elastic.snapshot_copies, elastic.snapshot_keep)
+        self._ranks: dict[str, str] = {}
+        self._patience = patience
+        self._state_bytes = 0
+
+    def hear(self, event: Event, now: float) -> tuple[bool, Orders]:
+        """What follows from an event, and whether it is of no concern to the machine."""
+        match event:
+            case Heard(incarnation, message):
+                return self._heard(incarnation, message, now)
+            case Ended(vault) if vault in self._fleet.vaults:
+                return True, [*self._gone([vault], "a vault that had parts of it died"), *self._start(now)]
+            case Ended(rank):
+                self._ranks.pop(rank, None)
+                return False, [*self._copies.rank_gone(rank)]
+            case NodeLost(node, _):
+                self._fleet.left.add(node)
+                return False, self._gone(self._fleet.on(node), "a node that had parts of it was lost")
+            case NodeDraining(node, _):
+                self._copies.leaving.add(node)
+                self._fleet.left.add(node)
+                return False, [*self._start(now), *self._copies.replan()]
+            case Room(_, nodes) if nodes:
+                self._copies.nodes = {node.name: node for node in nodes}
+                self._fleet.others = set(self._copies.nodes)
+                return False, self._start(now)
+            case Tick(asleep):
+                return False, self._tick(asleep, now)
+        return False, []
+
+    def opening(self, message: Open) -> tuple[Open, Orders]:
+        """A generation opens: ranks that go back to a snapshot are told where its parts are."""
+        restore = message.restore
+        if restore is not None and restore.source == VAULT:
+            message = replace(message, restore=replace(restore, copies=self._copies.where(restore.step)))
+        return message, [*self._copies.opened(message.world.generation, restore.step if restore else None)]
+
+    def refusal(self) -> str | None:
+        """Why the run must not begin: a node has less memory than snapshots need there; None if all have enough.
+
+        For want of nodes there are fewer copies than are asked for; that is told of by ``doubts``.
+        """
+        elastic, fleet = self._elastic, self._fleet
+        for node, need in self._need().items():
+            room = fleet.room.get(node, 0)
+            if need > room:
+                return (
+                    f"snapshots need {need / _MIB:.1f} MiB of node {node} ({elastic.snapshot_keep + 1} of "
+                    f"{self._state_bytes / _MIB:.1f} MiB, {elastic.snapshot_copies} copies over {len(fleet.wanted)} "
+                    f"nodes), and it has {room / _MIB:.1f}: start Ray with a larger object store, lower "
+                    "elastic.snapshot_keep or elastic.snapshot_copies, or set elastic.snapshot_every=0"
+                )
+        return None
+
+    def doubts(self) -> Orders:
+        """What is not as it was asked for, when the run begins."""
+        wanted, nodes = self._elastic.snapshot_copies, len(self._fleet.wanted)
+        if wanted <= nodes:
+            return []
+        return [
+            Warned(
+                f"elastic.snapshot_copies={wanted} are more than there are nodes: every part of a snapshot has "
+                f"{nodes}; add nodes, or ask for fewer"
+            )
+        ]
+
+    @property
+    def line(self) -> str:
+        """What there is, in one line."""
+        newest, vaults = self._copies.newest, len(self._copies.holders)
+        if self._fleet.closed:
+            return "none"
+        need = max(self._need().values(), default=0)
+        plan = f"{need / _MIB:.1f} MiB of each of {len(self._fleet.wanted)} nodes"
+        if newest is None:
+            return f"none yet; they need {plan}"
+        steps = ", ".join(map(str, sorted(self._copies.manifests)))
+        common = f"in common to {newest.peers} ranks" if newest.peers > 1 else "that no other rank has"
+        return (
+            f"steps {steps} in {vaults} vaults; step {newest.step}: {newest.bytes / _MIB:.1f} MiB {common}, in "
+            f"{len(newest.parts)} parts with {self._copies.fewest} copies or more; they need {plan}"
+        )
+
+    def give_up(self, why: str) -> Orders:
+        """Go on without snapshots."""
+        vaults = list(self._fleet.vaults)
+        self._fleet.closed = True
+        orders: Orders = [KillVault(vault) for vault in vaults]
+        return [Warned(f"there are no snapshots in memory: {why}"), *orders, *self._copies.close()]
+
+    def _heard(self, incarnation: str, message: object, now: float) -> tuple[bool, Orders]:
+        match message:
+            case Hello(node=node):
+                self._ranks[incarnation] = node
+                self._fleet.of_ranks.add(node)
+                return False, self._start(now)
+            case Ready(state_bytes=state_bytes):
+                self._state_bytes = max(self._state_bytes, state_bytes)
+                return False, []
+            case Offered():
+                return True, [*self._copies.offered(message, self._ranks.get(incarnation, ""))]
+            case VaultHello():
+                self._fleet.heard(incarnation, message.node, now)
+                return True, [*self._copies.came(message)]
+            case VaultBeat():
+                self._fleet.heard(incarnation, None, now)
+                return True, []
+            case Pulled():
+                self._fleet.heard(incarnation, None, now)
+                return True, [*self._copies.pulled(message)]
+            case Unreadable(source=source) if source == VAULT:
+                return True, [*self._copies.unreadable(message.step, message.problem)]
+        return False, []
+
+    def _start(self, now: float) -> Orders:
+        return [*self._fleet.starts(now)] if now >= self._patience else []
+
+    def _tick(self, asleep: float, now: float) -> Orders:
+        timeouts = self._elastic.timeouts
+        self._fleet.forgive(asleep, now)
+        silent = self._fleet.silent(now, timeouts.heartbeat + timeouts.probe, timeouts.start)
+        orders: Orders = [KillVault(vault) for vault in silent]
+        orders += self._gone(silent, "a vault that had parts of it does not answer")
+        # The lease: a vault that hears nothing for its orphan time-out ends itself.
+        orders += [Tell(vault, Ping()) for vault in sorted(self._copies.holders)]
+        return [*orders, *self._start(now)]
+
+    def _gone(self, vaults: list[str], why: str) -> Orders:
+        for vault in vaults:
+            self._fleet.vaults.pop(vault, None)
+        return [*self._copies.gone(vaults, why)]
+
+    def _need(self) -> Mapping[str, int]:
+        elastic = self._elastic
+        return bytes_by_node(self._state_bytes, self._fleet.wanted, elastic.snapshot_copies, elastic.snapshot_keep)
