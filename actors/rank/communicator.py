@@ -1,5 +1,6 @@
 """The group of one generation: a few collectives, asynchronous, and a way out when a peer is gone."""
 
+import contextlib
 import re
 import socket
 import threading
@@ -20,6 +21,9 @@ from .sockets import SocketWatch
 
 _LEARN_PATIENCE_S = 5.0
 _MEETING_POLL_S = 0.002
+_GIVE_UP = timedelta(milliseconds=1)
+# Of a message that nobody sends.
+_GIVE_UP_TAG = 2**31 - 1
 
 
 class Pending(Protocol):
@@ -154,10 +158,12 @@ class ProcessGroupCommunicator:
 
 
 class GlooCommunicator(ProcessGroupCommunicator):
-    """Gloo. It has no abort, so there are two ways out: the group's sockets are shut down, and nobody waits for it.
+    """Gloo. It has no abort, so there are three ways out, and a group is left by all of them.
 
-    Shut-down sockets fail most collectives within milliseconds, here and at the peers. But a message of which a part
-    had arrived when its sender died is forgotten by Gloo 2.13: its receiver would wait for the whole time-out.
+    Its sockets are shut down, which fails most collectives within milliseconds, here and at the peers. Nobody waits
+    for it: a message of which a part had arrived when its sender died is forgotten by Gloo 2.13, and its receiver would
+    wait for the whole time-out. And its pairs are closed, since Gloo never reads on where a collective failed in the
+    middle of a message, while its loop wakes up over and over to do so.
     """
 
     def __init__(
@@ -178,15 +184,15 @@ class GlooCommunicator(ProcessGroupCommunicator):
     def learn(self) -> None:
         self._watch.learn()
         self._learned.set()
-        if self._interrupted:
-            # It came while the sockets were not yet known.
-            self._watch.shut_down()
 
     def interrupt(self) -> None:
         with self._changed:
-            self._interrupted = True
+            first, self._interrupted = not self._interrupted, True
             self._changed.notify_all()
         self._watch.shut_down()
+        if first and (group := self._group) is not None:
+            # It may wait for a turn of Gloo's loop for each peer.
+            threading.Thread(target=_close_pairs, args=(group,), name="everstep-interrupt", daemon=True).start()
 
     def accused(self, error: CommunicatorError) -> int | None:
         end = re.search(r"\[([0-9a-fA-F.:]+)\]:(\d+)", str(error))
@@ -302,6 +308,12 @@ def build(
         raise CommunicatorError(
             f"the group of generation {generation} was not built after {waited:.1f} s: {_brief(error)}"
         ) from None
+
+
+def _close_pairs(group: Any) -> None:
+    """Let a wait run out of time, the one occasion on which Gloo closes its connections to all peers."""
+    with contextlib.suppress(RuntimeError):
+        group.recv_anysource([torch.empty(1)], _GIVE_UP_TAG).wait(_GIVE_UP)
 
 
 def _finish(work: dist.Work, what: str) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -168,6 +169,38 @@ def killed(peer: Peer) -> None:
     peer.say(**said)
 
 
+def halfway(peer: Peer) -> None:
+    """Rank 0 has half a message of rank 1 as the collective fails, since rank 2 died; then it leaves the group."""
+    group = peer.build()
+    pids = torch.zeros(SIZE, dtype=torch.int64)
+    group.all_gather(pids, torch.tensor([os.getpid()])).wait()
+    peer.say(here=True)
+    peer.wait_for_word()
+    if peer.rank == 2:
+        signal.pause()
+    part = 2_000_000
+    received = torch.full((SIZE * part,), torch.nan)
+    if peer.rank == 0:
+        group.throttle()
+    pending = group.all_to_all(received, torch.ones(SIZE * part))
+    if peer.rank == 1:
+        signal.pause()
+    of_rank_1 = received[part : 2 * part]
+    assert until(lambda: not of_rank_1[:1].isnan().any())
+    os.kill(int(pids[1]), signal.SIGSTOP)
+    half = bool(of_rank_1.isnan().any())
+    os.kill(int(pids[2]), signal.SIGKILL)
+    try:
+        pending.wait()
+    except CommunicatorError as error:
+        failed = str(error)
+    group.interrupt()
+    rested = until(lambda: not any(thread.name == "everstep-interrupt" for thread in threading.enumerate()))
+    before = cpu_of_loops()
+    time.sleep(0.7)
+    peer.say(half=half, failed=failed, rested=rested, cpu_s=cpu_of_loops() - before)
+
+
 def strangers(peer: Peer) -> None:
     """Sockets that have nothing to do with the group are opened before, while and after it is built."""
     stop = threading.Event()
@@ -243,6 +276,20 @@ def alone(peer: Peer) -> None:
     peer.say(**said)
 
 
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return condition()
+
+
+def cpu_of_loops() -> float:
+    """Seconds that the threads have computed on which Gloo waits for sockets."""
+    tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "gloo_tcp_loop\n"]
+    assert tasks
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
@@ -271,6 +318,9 @@ def usage() -> dict[str, float]:
 
 # --- the conductor
 
+# How many ranks live on, the first ones.
+SURVIVORS = {stopped: 2, killed: 2, halfway: 1}
+
 
 def conduct(play: Callable[[Peer], None]) -> list[list[dict[str, Any]]]:
     """Fork the ranks of a scenario; returns all that each has said."""
@@ -287,17 +337,17 @@ def conduct(play: Callable[[Peer], None]) -> list[list[dict[str, Any]]]:
         processes.append(process)
     said: list[list[dict[str, Any]]] = [[] for _ in pipes]
     survivors = pipes
-    if play in (stopped, killed):
+    if play in SURVIVORS:
         for heard, pipe in zip(said, pipes, strict=True):
             heard.append(pipe.recv() if pipe.poll(PATIENCE_S) else {})
         for pipe in pipes:
             pipe.send("go on")
-        survivors = pipes[:2]
+        survivors = pipes[: SURVIVORS[play]]
     for heard, pipe in zip(said, survivors, strict=False):
         for _ in range(2 if play is stopped else 1):
             heard.append(pipe.recv() if pipe.poll(PATIENCE_S) else {})
     for process in processes:
-        if play in (stopped, killed):
+        if play in SURVIVORS:
             process.kill()
         process.join(PATIENCE_S)
         process.kill()
@@ -306,7 +356,7 @@ def conduct(play: Callable[[Peer], None]) -> list[list[dict[str, Any]]]:
 
 
 def main() -> None:
-    scenarios = (collectives, stopped, killed, strangers, many, dropped, alone)
+    scenarios = (collectives, stopped, killed, halfway, strangers, many, dropped, alone)
     torch.set_num_threads(1)
     wanted = [play for play in scenarios if play.__name__ in sys.argv[1:]] or scenarios
     print(json.dumps({play.__name__: conduct(play) for play in wanted}))

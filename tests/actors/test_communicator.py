@@ -65,6 +65,15 @@ def test_the_death_of_a_peer_ends_a_collective_at_once_and_somebody_accuses_it(s
     assert 2 in [failed["accused"] for failed in failures], failures
 
 
+def test_a_group_that_broke_in_the_middle_of_a_message_comes_to_rest(said: dict[str, Said]) -> None:
+    """Its loop would wake up as fast as it can for the rest of that message, which nothing reads any more."""
+    _, heard = said["halfway"][0]
+    assert heard["half"]
+    assert "closed by peer" in heard["failed"]
+    assert heard["rested"]
+    assert heard["cpu_s"] < 0.05
+
+
 def test_sockets_of_others_are_not_touched(said: dict[str, Said]) -> None:
     """Not even those that were opened while the group was built."""
     for (heard,) in said["strangers"]:
