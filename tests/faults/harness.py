@@ -67,7 +67,7 @@ def train(ctx: Any) -> None:
         """Until every other rank has finished its share of this step, so that lost microbatches go to all alike."""
         share = ctx.config["microbatches"] // ctx.config["ranks"]
         wanted = f'["samples", {step.number}, '
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while time.monotonic() < deadline:
             logs = [path for path in Path(ctx.config["log"]).glob("*.log") if path.stem != str(os.getpid())]
             if all(path.read_text().count(wanted) >= share for path in logs):
@@ -76,7 +76,7 @@ def train(ctx: Any) -> None:
         raise TimeoutError("the other ranks did not finish their share")
 
     def await_the_gate() -> None:
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while not Path(ctx.config["log"], f"gate {step.number}").exists():
             assert time.monotonic() < deadline, "nobody opened the gate"
             time.sleep(0.002)
@@ -171,10 +171,18 @@ def plan_of(
     )
 
 
-def run(folder: Path, ranks: int, chaos: Sequence[Fault] = (), **options: Any) -> Outcome:
-    """Train to the end on the local cluster."""
-    plan = plan_of(folder, ranks, chaos, **options)
-    return drive(plan, LocalCluster(plan.program()), folder)
+def run(folder: Path, ranks: int, chaos: Sequence[Fault] = (), spares: int = 0, **options: Any) -> Outcome:
+    """Train to the end on the local cluster; nobody works before all spares stand by."""
+    if not spares:
+        plan = plan_of(folder, ranks, chaos, **options)
+        return drive(plan, LocalCluster(plan.program()), folder)
+
+    async def stand_by(controller: Controller) -> None:
+        await until(lambda: controller.state().parked == spares)
+        open_gate(folder, 0)
+
+    plan = plan_of(folder, ranks, chaos, spares=spares, gates=(0,), **options)
+    return drive(plan, LocalCluster(plan.program()), folder, stand_by)
 
 
 def drive(plan: RunPlan, cluster: Cluster, folder: Path, during: During | None = None) -> Outcome:
@@ -202,7 +210,7 @@ def open_gate(folder: Path, step: int) -> None:
     (folder / f"gate {step}").touch()
 
 
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Poll with a deadline: the condition lies in other processes."""
     async with asyncio.timeout(seconds):
         while not condition():

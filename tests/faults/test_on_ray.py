@@ -35,9 +35,15 @@ def two_raylets() -> Iterator[Cluster]:
         yield cluster
 
 
-def run(folder: Path, faults: list[Fault], processes: int = 4, **options: Any) -> Outcome:
+def run(
+    folder: Path,
+    faults: list[Fault],
+    look: Callable[[RunState], None] = lambda _: None,
+    processes: int = 4,
+    **options: Any,
+) -> Outcome:
     plan = plan_of(folder, ranks=4, chaos=faults, **options)
-    state = RayDriver().drive(plan, lambda _: None)
+    state = RayDriver().drive(plan, look)
     # From the ranks' own logs: one may die before the first look at the state.
     pids = [int(log.stem) for log in folder.glob("*.log")]
     assert len(pids) == processes
@@ -59,7 +65,12 @@ def test_one_dies_in_the_transfer(undisturbed_wide: Outcome, tmp_path: Path) -> 
 
 def test_a_spare_on_the_other_node_takes_the_place_of_the_dead(undisturbed: Outcome, tmp_path: Path) -> None:
     faults = [Fault(3, 2, point=FaultPoint.IN_BACKWARD)]
-    outcome = run(tmp_path, faults, processes=5, spares=1, recovery="swap")
+
+    def when_it_stands_by(state: RunState) -> None:
+        if state.parked == 1:
+            open_gate(tmp_path, 2)
+
+    outcome = run(tmp_path, faults, when_it_stands_by, processes=5, spares=1, recovery="swap", gates=(2,))
     assert_as_if_undisturbed(outcome, undisturbed, faults, lost=0)
     (recovery,) = outcome.state.recoveries
     assert (recovery.world_before, recovery.world_after, recovery.step) == (4, 4, 3)
