@@ -6,7 +6,6 @@ A term is taken by create-if-absent, so no two controller lives hold the same on
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,7 +78,12 @@ class FolderDirectory:
         return None
 
     def forget(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        # One by one: whatever else lies there is not this directory's own.
+        for term in self._terms():
+            for name in (str(term), f"{term}.new"):
+                Path(self.path, name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
 
     def _terms(self) -> list[int]:
         try:

@@ -56,3 +56,12 @@ def test_it_travels_and_leaves_nothing(tmp_path: Path) -> None:
     held.forget()
     assert list(tmp_path.iterdir()) == []
     assert held.newest() == 0
+
+
+def test_what_is_not_its_own_stays(tmp_path: Path) -> None:
+    held = FolderDirectory(str(tmp_path))
+    held.take()
+    (tmp_path / "letters.txt").write_text("dear")
+    (tmp_path / "photos").mkdir()
+    held.forget()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"letters.txt", "photos"}
