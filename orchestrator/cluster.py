@@ -70,6 +70,10 @@ class Cluster(Protocol):
         """Ask for a vault; it says VaultHello when it is up, or an ``Ended`` event comes."""
         ...
 
+    def start_sentinel(self, incarnation: str, node: str) -> None:
+        """Ask for a sentinel on a node that a ``Room`` event told of; it says SentinelHello, or an ``Ended`` comes."""
+        ...
+
     def send(self, incarnation: str, message: object) -> None:
         """Never blocks; a message to a rank, or to a vault, that is gone is lost."""
         ...

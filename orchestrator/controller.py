@@ -27,7 +27,9 @@ from .machine.events import (
     Send,
     Started,
     StartRank,
+    StartSentinel,
     StopRequested,
+    StopSentinel,
     StoreOpened,
     Tick,
     TookOver,
@@ -37,7 +39,7 @@ from .machine.look import failures, look
 from .machine.memory import inherited, note
 from .machine.past import Past
 from .machine.resuming import identity
-from .machine.state import Settings, State
+from .machine.state import Settings, Standing, State
 from .machine.transition import advance
 from .records.publisher import Publisher
 from .records.sink import Sink
@@ -234,9 +236,10 @@ class Controller:
             self._order(orders)
             if taken:
                 return
-        if isinstance(event, Heard) and isinstance(event.message, Stored | Unreadable):
-            self._hear_of_saved(event.message)
-            return
+        match event:
+            case Heard(incarnation, Stored() | Unreadable() as message) if not self._shut_out(incarnation):
+                self._hear_of_saved(message)
+                return
         before, now = self._state, time.monotonic()
         self._state, actions = advance(before, event, now)
         if self._vaults is not None and before.world is None and self._state.world is not None:
@@ -277,6 +280,11 @@ class Controller:
         if self._checkpoints is None:
             return
         if isinstance(message, Stored):
+    def _shut_out(self, incarnation: str) -> bool:
+        """Whether nothing of what this rank says may count any more."""
+        rank = self._state.ranks.get(incarnation)
+        return rank is not None and rank.standing in (Standing.FENCED, Standing.GONE)
+
             self._checkpoints.stored(message, identity(self._state), self._tell, self._tenure.holds)
         else:
             self._checkpoints.unreadable(message, self._tell)
@@ -305,8 +313,11 @@ class Controller:
                 facts = {"incarnation": incarnation, "seat": None if seat is None else str(seat)}
                 self._write(Record("rank asked for", facts=facts))
                 self._cluster.start(incarnation, seat, avoid, node)
-            case KillRank(incarnation, _):
+            case KillRank(incarnation, _) | StopSentinel(incarnation):
                 self._tenure.check()
                 self._cluster.kill(incarnation)
             case EndRun():
                 self._over = True
+            case StartSentinel(incarnation, node):
+                self._tenure.check()
+                self._cluster.start_sentinel(incarnation, node)

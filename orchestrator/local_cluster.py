@@ -103,6 +103,9 @@ class LocalCluster:
         spec = vault_spec(self._program, order, self.tenure.directory)
         self._begin(order.incarnation, keep, (spec, self._private))
 
+    def start_sentinel(self, incarnation: str, node: str) -> None:
+        raise AssertionError(f"{incarnation}: this machine is one node, and its ranks' ends are seen from here")
+
     def _begin(self, incarnation: str, main: Callable[..., None], arguments: tuple[object, ...]) -> None:
         process = context().Process(target=main, args=arguments, name=f"everstep-{incarnation}")
         process.start()

@@ -12,8 +12,11 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from ..actors.messages import Hello
+from ..actors.node.sentinel import SentinelSpec
+from ..actors.node.sentinel_actor import SentinelActor
+from ..actors.node.sentinel_messages import SentinelHello, Strike
 from ..actors.node.vault_actor import VaultActor
-from ..actors.node.vault_messages import PREFIX, VaultHello
+from ..actors.node.vault_messages import VaultHello
 from ..actors.rank.actor import RankActor
 from ..conf.scaling import Placement, Scaling
 from ..policies.world import Seat
@@ -32,6 +35,7 @@ from .vault_fleet import StartVault
 class _Life:
     actor: Any
     watch: "asyncio.Task[None]"
+    node: str = ""
     process: psutil.Process | None = None
 
 
@@ -55,6 +59,8 @@ class RayCluster:
         self._listener = Listener(self._host, program.template.token)
         self._store: Any = None
         self._lives: dict[str, _Life] = {}
+        # By node, the newest that has come.
+        self._sentinels: dict[str, str] = {}
         self._sink: Sink | None = None
         self._ranks_per_replica = program.template.elastic.ranks_per_replica
         self._watch_of_nodes: asyncio.Task[None] | None = None
@@ -134,23 +140,33 @@ class RayCluster:
 
     def send(self, incarnation: str, message: object) -> None:
         self._listener.send(incarnation, message)
+    def start_sentinel(self, incarnation: str, node: str) -> None:
+        template = self._program.template
+        spec = SentinelSpec(incarnation, node, template.token, self.tenure.directory, template.elastic.timeouts)
+        held = node_actors.options(template.run, incarnation, node, self._runtime_env)
+        actor = ray.remote(SentinelActor).options(**held).remote()
+        watch = asyncio.create_task(self._watch(incarnation, actor, actor.run.remote(spec)))
+        self._lives[incarnation] = _Life(actor, watch)
+
 
     def kill(self, incarnation: str) -> None:
         life = self._lives.get(incarnation)
         if life is None:
             return
-        # On our own node a signal is direct; Ray first asks, and a stopped process does not answer for 5 s.
+        # A signal is direct; Ray first asks, and a stopped process does not answer for 5 s.
         if life.process is not None:
             with contextlib.suppress(psutil.Error):
                 life.process.kill()
         ray.kill(life.actor, no_restart=True)
 
+        elif life.node in self._sentinels:
+            self._listener.send(self._sentinels[life.node], Strike(incarnation))
     async def close(self, timeout: float) -> list[str]:
         self._leave_nodes()
         for incarnation in self._lives:
-            # Vaults hold nothing that outlives the run; a rank that is still starting, or has found no room, was not
-            # told that it is over.
-            if incarnation.startswith(PREFIX) or incarnation not in self._listener.known:
+            # Vaults and sentinels hold nothing that outlives the run; a rank that is still starting, or has found no
+            # room, was not told that it is over.
+            if not incarnation[0].isdigit() or incarnation not in self._listener.known:
                 self.kill(incarnation)
         watches = [life.watch for life in self._lives.values()]
         if watches:
@@ -179,15 +195,15 @@ class RayCluster:
 
     def _hear(self, event: Event) -> None:
         assert self._sink is not None
-        if (
-            isinstance(event, Heard)
-            and isinstance(event.message, Hello | VaultHello)
-            and event.incarnation in self._lives
-        ):
-            life = self._lives[event.incarnation]
-            if event.message.node == self._node:
-                with contextlib.suppress(psutil.Error):
-                    life.process = psutil.Process(event.message.pid)
+        match event:
+            case Heard(incarnation, Hello() | VaultHello() | SentinelHello() as hello) if incarnation in self._lives:
+                life = self._lives[incarnation]
+                life.node = hello.node
+                if hello.node == self._node:
+                    with contextlib.suppress(psutil.Error):
+                        life.process = psutil.Process(hello.pid)
+                if isinstance(hello, SentinelHello):
+                    self._sentinels[hello.node] = incarnation
         self._sink(event)
 
     async def _watch(self, incarnation: str, actor: Any, ref: Any) -> None:

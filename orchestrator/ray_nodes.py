@@ -1,6 +1,7 @@
 """What Ray says of its nodes, as events: room and failure domains, nodes that are drained, nodes that are lost."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import floor
@@ -10,7 +11,7 @@ from ..policies.placement import Node
 from .cluster import Sink, describe
 from .machine.events import NodeDraining, NodeLost, Room, Warned
 
-INTERVAL_S = 2.0
+INTERVAL_S = 1.0
 # Labels that tell a failure domain, the first that a node carries counts.
 ZONES = ("ray.io/availability-zone", "topology.kubernetes.io/zone", "zone")
 RACKS = ("topology.kubernetes.io/rack", "rack")
@@ -26,18 +27,18 @@ class Sight:
     Attributes:
         nodes: that live, with the ranks that each has room for.
         dead: by id, why.
-        draining: ids.
+        draining: by id, in how many seconds Ray ends it; None if it says nothing of that.
     """
 
     nodes: tuple[Node, ...] = ()
     dead: Mapping[str, str] = field(default_factory=dict)
-    draining: frozenset[str] = frozenset()
+    draining: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def sight(
     listing: Iterable[Mapping[str, Any]],
     available: Mapping[str, Mapping[str, float]],
-    draining: Iterable[str],
+    draining: Mapping[str, float | None],
     need: Mapping[str, float],
 ) -> Sight:
     """Read what Ray tells.
@@ -45,10 +46,9 @@ def sight(
     Args:
         listing: of ``ray.nodes()``.
         available: by node, free resources.
-        draining: nodes that Ray drains.
+        draining: nodes that Ray drains, with the seconds that they still have.
         need: resources that a rank reserves.
     """
-    leaving = frozenset(draining)
     nodes: list[Node] = []
     dead: dict[str, str] = {}
     for entry in listing:
@@ -56,9 +56,9 @@ def sight(
         if not entry["Alive"]:
             dead[name] = str(entry.get("DeathReasonMessage") or "Ray calls it dead")
             continue
-        room = 0 if name in leaving else _room(available.get(name, {}), need)
+        room = 0 if name in draining else _room(available.get(name, {}), need)
         nodes.append(Node(name, _first(labels, RACKS), _first(labels, ZONES), room))
-    return Sight(tuple(sorted(nodes, key=lambda node: node.name)), dead, leaving)
+    return Sight(tuple(sorted(nodes, key=lambda node: node.name)), dead, dict(draining))
 
 
 def news(before: Sight, now: Sight, ranks_per_replica: int) -> list[Room | NodeLost | NodeDraining]:
@@ -66,7 +66,7 @@ def news(before: Sight, now: Sight, ranks_per_replica: int) -> list[Room | NodeL
     known = {node.name for node in before.nodes}
     found: list[Room | NodeLost | NodeDraining] = []
     found += [NodeLost(name, cause) for name, cause in sorted(now.dead.items()) if name in known]
-    found += [NodeDraining(name, "Ray drains it") for name in sorted(now.draining - before.draining)]
+    found += [NodeDraining(name, _said(now.draining[name])) for name in sorted(now.draining.keys() - before.draining)]
     if now.nodes != before.nodes:
         found.append(Room(sum(node.room for node in now.nodes) // ranks_per_replica, now.nodes))
     return found
@@ -107,7 +107,8 @@ def look_around(need: Mapping[str, float]) -> Sight:
 
     # Ray has no public call for these two.
     available = state.available_resources_per_node()
-    draining = state.state.get_draining_nodes()
+    deadlines = state.state.get_draining_nodes()
+    draining = {node: at / 1000 - time.time() if at else None for node, at in deadlines.items()}
     return sight(ray.nodes(), available, draining, need)
 
 
@@ -117,6 +118,10 @@ def store_room() -> dict[str, int]:
 
     available = state.available_resources_per_node()
     return {node: int(held.get("object_store_memory", 0.0)) for node, held in available.items()}
+
+
+def _said(seconds: float | None) -> str:
+    return "Ray drains it" if seconds is None else f"Ray drains it, and ends it in {max(0.0, seconds):.0f} s"
 
 
 def _room(available: Mapping[str, float], need: Mapping[str, float]) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ..raylet import end_with_raylet
 from .spec import RankSpec
 
 
@@ -10,6 +11,7 @@ class RankActor:
 
     def run(self, spec: RankSpec, train: bytes) -> None:
         """Train to the end."""
+        end_with_raylet()
         import ray
         from ray import cloudpickle
 

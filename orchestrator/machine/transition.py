@@ -54,8 +54,8 @@ def advance(state: State, event: Event, now: float) -> Step:
     if isinstance(event, Warned):
         return changed(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
     match event:
-        case Heard(incarnation, SentinelHello() | SentinelBeat() as message):
-            return sentinels.heard(state, incarnation, message, now)
+        case Heard(incarnation, SentinelHello() | SentinelBeat() as said):
+            return sentinels.heard(state, incarnation, said, now)
         case Ended(incarnation, cause) if incarnation.startswith(sentinels.SENTINEL):
             return nodes.ended(state, incarnation, cause, now)
     if state.phase.ended:

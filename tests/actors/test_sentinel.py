@@ -59,7 +59,15 @@ class Watching:
         return [message for message in self.controller.heard if isinstance(message, SentinelBeat)]
 
     def until_it_says(self, **ranks: str) -> None:
-        until(lambda: self.beats() and self.beats()[-1].ranks == ranks)
+        """Ask until it does."""
+
+        def asked() -> bool:
+            before = len(self.beats())
+            self.controller.say(Ping())
+            until(lambda: len(self.beats()) > before)
+            return self.beats()[-1].ranks == ranks
+
+        until(asked)
 
     def close(self) -> None:
         self.sentinel.close()
@@ -79,12 +87,11 @@ def watching(tmp_path: Path, raylet: "subprocess.Popen[bytes]") -> Iterator[Watc
 
 
 def test_it_says_which_node_it_watches_and_that_it_lives(watching: Watching) -> None:
-    until(lambda: len(watching.beats()) >= 2)
-    assert watching.controller.heard[0] == SentinelHello("sentinel-a", "node-1", os.getpid())
-    assert watching.beats()[0] == SentinelBeat("sentinel-a")
-    seen = len(watching.beats())
-    watching.controller.say(Ping())
-    until(lambda: len(watching.beats()) > seen)
+    watching.until_it_says()
+    assert watching.controller.heard[:2] == [
+        SentinelHello("sentinel-a", "node-1", os.getpid()),
+        SentinelBeat("sentinel-a", "node-1"),
+    ]
 
 
 def test_it_tells_what_the_processes_do_that_it_guards(watching: Watching, processes: Processes) -> None:

@@ -20,7 +20,7 @@ def entry(name: str, alive: bool = True, **labels: str) -> dict[str, Any]:
 def test_a_node_has_room_for_as_many_ranks_as_its_scarcest_resource_allows() -> None:
     listing = [entry("b"), entry("a"), entry("c"), entry("d")]
     available = {"a": {"CPU": 8.0, "special": 1.0}, "b": {"CPU": 3.9999999, "special": 9.0}, "c": {"CPU": 8.0}}
-    seen = sight(listing, available, [], NEED)
+    seen = sight(listing, available, {}, NEED)
     assert [(node.name, node.room) for node in seen.nodes] == [("a", 2), ("b", 2), ("c", 0), ("d", 0)]
 
 
@@ -30,21 +30,26 @@ def test_failure_domains_come_from_labels() -> None:
         {**entry("b"), "Labels": {"zone": "z2"}},
         {**entry("c"), "Labels": None},
     ]
-    domains = [(node.zone, node.rack) for node in sight(listing, {}, [], NEED).nodes]
+    domains = [(node.zone, node.rack) for node in sight(listing, {}, {}, NEED).nodes]
     assert domains == [("z1", "r7"), ("z2", ""), ("", "")]
 
 
 def test_a_drained_node_has_no_room() -> None:
-    seen = sight([entry("a")], {"a": {"CPU": 8.0, "special": 8.0}}, ["a"], NEED)
-    assert (seen.nodes[0].room, seen.draining) == (0, {"a"})
+    seen = sight([entry("a")], {"a": {"CPU": 8.0, "special": 8.0}}, {"a": None}, NEED)
+    assert (seen.nodes[0].room, seen.draining) == (0, {"a": None})
 
 
 def test_news_are_told_once() -> None:
     first = Sight((Node("a", room=3), Node("b", room=2)))
     assert news(Sight(), first, 2) == [Room(2, first.nodes)]
     assert news(first, first, 2) == []
-    second = Sight((Node("a", room=0),), {"b": "it vanished", "old": "long ago"}, frozenset({"a"}))
-    told = [NodeLost("b", "it vanished"), NodeDraining("a", "Ray drains it"), Room(0, second.nodes)]
+    second = Sight((Node("a", room=0),), {"b": "it vanished", "old": "long ago"}, {"a": None, "c": 29.7})
+    told = [
+        NodeLost("b", "it vanished"),
+        NodeDraining("a", "Ray drains it"),
+        NodeDraining("c", "Ray drains it, and ends it in 30 s"),
+        Room(0, second.nodes),
+    ]
     assert news(first, second, 2) == told
     assert news(second, second, 2) == []
 

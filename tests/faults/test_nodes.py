@@ -1,0 +1,150 @@
+"""Whole nodes on real Ray: killed, stopped and woken, drained; and the sentinel that watches them."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from everstep import connect
+from everstep.orchestrator.drivers import RayDriver
+from everstep.orchestrator.names import NAMESPACE
+from everstep.orchestrator.view import RunState
+from ray import cloudpickle
+from ray.cluster_utils import Cluster
+
+from .harness import Outcome, assert_as_if_undisturbed, open_gate, plan_of, read
+from .raylets import raylets
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.ray
+GATE, LATER = 3, 5
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with raylets(2) as held:
+        yield held
+
+
+class Node:
+    """A node with room for two ranks, beside the head that has room for two more."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._held = cluster.add_node(num_cpus=2)
+        self.id: str = self._held.node_id
+        self.raylet = psutil.Process(self._held.all_processes["raylet"][0].process.pid)
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The raylet and all that it has started."""
+        return [self.raylet, *self.raylet.children(recursive=True)]
+
+    def remove(self) -> None:
+        for process in self.processes if self.raylet.is_running() else []:
+            process.kill()
+        self._cluster.remove_node(self._held, allow_graceful=False)
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Iterator[Node]:
+    held = Node(cluster)
+    yield held
+    held.remove()
+
+
+class Happening:
+    """What is done to a run while its driver looks on, one thing after the other, each when its time has come."""
+
+    def __init__(self, folder: Path, *parts: tuple[Callable[["Happening"], object], Callable[["Happening"], object]]):
+        self.folder = folder
+        self._parts = list(parts)
+        self.state: RunState | None = None
+
+    def __call__(self, state: RunState) -> None:
+        self.state = state
+        while self._parts and self._parts[0][0](self):
+            self._parts.pop(0)[1](self)
+
+    @property
+    def over(self) -> bool:
+        return not self._parts
+
+    def told(self, what: str) -> list[dict[str, Any]]:
+        """Entries of the journal."""
+        return [dict(entry) for entry in connect(self.folder.name).events() if entry["what"] == what]
+
+    def pids(self, node: str) -> list[int]:
+        return [entry["pid"] for entry in self.told("rank up") if entry["node"] == node]
+
+
+def drive(folder: Path, happening: Happening, **options: Any) -> Outcome:
+    journal: list[Any] = []
+
+    def look(state: RunState) -> None:
+        happening(state)
+        if state.phase.ended:
+            journal[:] = connect(folder.name).events()
+
+    state = RayDriver().drive(plan_of(folder, ranks=4, gates=(GATE, LATER), **options), look)
+    assert happening.over, "not everything that was to be done was done"
+    assert not [entry for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == NAMESPACE]
+    return read(Outcome(state, journal, []), folder)
+
+
+def entries(outcome: Outcome, what: str) -> list[Any]:
+    return [entry for entry in outcome.journal if entry["what"] == what]
+
+
+def all_wait(happening: Happening) -> bool:
+    """All ranks are in the step that they are held in, and both nodes are watched."""
+    state = happening.state
+    assert state is not None
+    waiting = [member for member in state.members if member.status == "member"]
+    return state.step == GATE and len(waiting) == 4 and len(happening.told("sentinel up")) == 2
+
+
+class Busy:
+    """An actor in a call that gives the interpreter's lock to nobody."""
+
+    def pid(self) -> int:
+        from everstep.actors.raylet import end_with_raylet
+
+        end_with_raylet()
+        return os.getpid()
+
+    def work(self) -> None:
+        sum(range(10**12))
+
+
+def test_a_killed_raylet_takes_everybody_with_it(undisturbed: Outcome, tmp_path: Path, node: Node) -> None:
+    """Also a rank that is stopped, and an actor that holds the lock of its interpreter: no zombie is left."""
+    actor = ray.remote(Busy).options(num_cpus=0, label_selector={"ray.io/node-id": node.id}).remote()
+    busy = psutil.Process(ray.get(actor.pid.remote(), timeout=60.0))
+    working = actor.work.remote()
+    ended: list[psutil.Process] = []
+
+    def kill(happening: Happening) -> None:
+        victims = node.processes[1:]
+        assert busy in victims
+        os.kill(happening.pids(node.id)[0], signal.SIGSTOP)
+        node.raylet.kill()
+        ended[:], alive = psutil.wait_procs(victims, timeout=30.0)
+        assert not alive
+        open_gate(tmp_path, GATE)
+        open_gate(tmp_path, LATER)
+
+    outcome = drive(tmp_path, Happening(tmp_path, (all_wait, kill)))
+    assert_as_if_undisturbed(outcome, undisturbed, [], lost=2)
+    assert busy in ended
+    (lost,) = entries(outcome, "node lost")
+    assert lost["node"] == node.id
+    (recovery,) = outcome.state.recoveries
+    assert recovery.cause.startswith(f"node {node.id}: its sentinel and its ranks ended together")
+    assert outcome.state.first_cause == recovery.cause
+    del working
