@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test lint types install clean
+.PHONY: demo test explore lint types install clean
 
 demo: $(STAMP)
 	$(BIN)/everstep run examples/gpt_bytes.yaml
 
 test: lint types
 	$(BIN)/python -m pytest
+
+# Properties with examples that no test has seen; a failing one is printed and can be played again.
+explore: $(STAMP)
+	$(BIN)/python -m pytest --hypothesis-profile=explore tests/policies tests/monitors tests/orchestrator
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

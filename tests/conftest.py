@@ -3,8 +3,10 @@
 import pytest
 from hypothesis import settings
 
-# A shared machine may stop for longer than any example takes.
-settings.register_profile("everstep", deadline=None)
+# A shared machine may stop for longer than any example takes. The same code is tested with the same examples;
+# ``--hypothesis-profile=explore`` looks for others.
+settings.register_profile("everstep", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("everstep")
 
 
