@@ -56,9 +56,10 @@ class Portable:
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors in the state that a rank in this place would be given; optimizers may still add theirs."""
+        """Of all tensors in the state that a rank in this place would be given, also those that optimizers will add."""
         values = (self._models[name].state_dict() for name in self._models)
-        return sum(_nbytes(value) for value in (*values, *(held.state_dict() for held in self._kept.values())))
+        held = sum(_nbytes(value) for value in (*values, *(held.state_dict() for held in self._kept.values())))
+        return held + sum(map(_to_come, self._kept.values()))
 
     def refuse_unsendable(self) -> None:
         """Refuse what could not be given to another rank, before anybody needs it.
@@ -143,6 +144,18 @@ def _as_saved(loaded: Any, saved: Any) -> Any:
     if type(saved) in (list, tuple):
         return type(saved)(_as_saved(*pair) for pair in zip(loaded, saved, strict=True))
     return loaded
+
+
+def _to_come(held: Any) -> int:
+    """Bytes that an optimizer adds in its first step: a tensor for each beta, or one for a momentum, as is usual."""
+    if not isinstance(held, torch.optim.Optimizer):
+        return 0
+    return sum(
+        parameter.nbytes * (len(group.get("betas", ())) or bool(group.get("momentum")))
+        for group in held.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad and not held.state.get(parameter)
+    )
 
 
 def _nbytes(value: Any) -> int:

@@ -1,0 +1,91 @@
+"""Bytes from whoever holds them: whole and what was promised, or an error in one line, and nothing counts as given."""
+
+import hashlib
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from everstep.actors import wire
+from everstep.actors.exchange import Counter, fetch
+from everstep.conf.errors import ExchangeError
+
+TOKEN, HOST = "7" * 64, "127.0.0.1"
+DATA = bytes(range(256)) * 40_000
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+class Held:
+    """A counter with one thing to give."""
+
+    def __init__(self) -> None:
+        self.given: list[object] = []
+        self.halves: list[object] = []
+        self.counter = Counter(HOST, TOKEN, self.lend, self.given.append, lambda *half: self.halves.append(half))
+
+    @contextmanager
+    def lend(self, name: object) -> Iterator[memoryview | None]:
+        yield memoryview(DATA) if name == "data" else None
+
+    def fetch(self, name: str = "data", count: int = len(DATA), sha256: str = SHA256, token: str = TOKEN) -> bytes:
+        memory = bytearray(count)
+        fetch(self.counter.address, token, name, "copy", memoryview(memory), sha256)
+        return bytes(memory)
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    made = Held()
+    yield made
+    made.counter.close()
+
+
+def test_what_is_held_comes_whole_and_counts_as_given(held: Held) -> None:
+    assert held.fetch() == DATA
+    # The thanks may still be on their way: whoever comes next is served by another thread.
+    while not held.given:
+        pass
+    assert held.given == ["data"]
+    assert held.halves == [("data", "copy")]
+
+
+def test_what_is_not_held(held: Held) -> None:
+    with pytest.raises(ExchangeError, match="not held there any more"):
+        held.fetch("other")
+
+
+def test_another_size_is_refused(held: Held) -> None:
+    with pytest.raises(ExchangeError, match="instead of 5"):
+        held.fetch(count=5)
+
+
+def test_other_bytes_are_refused_and_do_not_count_as_given(held: Held) -> None:
+    with pytest.raises(ExchangeError, match="another one"):
+        held.fetch(sha256="0" * 64)
+    assert held.fetch() == DATA
+    while not held.given:
+        pass
+    assert len(held.given) == 1
+
+
+def test_a_stranger_gets_nothing(held: Held) -> None:
+    with pytest.raises(ExchangeError):
+        held.fetch(token="8" * 64)
+    assert held.given == []
+
+
+def test_nobody_there() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        address = server.getsockname()
+    with pytest.raises(ExchangeError, match="refused"):
+        fetch(address, TOKEN, "data", "copy", memoryview(bytearray(1)), SHA256)
+
+
+def test_whoever_breaks_off_has_got_nothing(held: Held) -> None:
+    with socket.create_connection(held.counter.address) as broken:
+        broken.sendall(wire.greeting(TOKEN) + wire.encode(("data", "copy")))
+        assert broken.recv(1000)
+    assert held.fetch() == DATA
+    while not held.given:
+        pass
+    assert held.given == ["data"]
