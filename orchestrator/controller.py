@@ -231,7 +231,7 @@ class Controller:
                 self._handle(event)
 
     def _handle(self, event: Event) -> None:
-        if self._vaults is not None:
+        if self._vaults is not None and not (isinstance(event, Heard) and self._shut_out(event.incarnation)):
             taken, orders = self._vaults.hear(event, time.monotonic())
             self._order(orders)
             if taken:
@@ -276,15 +276,15 @@ class Controller:
                 case _:
                     self._events.put_nowait(order)
 
-    def _hear_of_saved(self, message: Stored | Unreadable) -> None:
-        if self._checkpoints is None:
-            return
-        if isinstance(message, Stored):
     def _shut_out(self, incarnation: str) -> bool:
         """Whether nothing of what this rank says may count any more."""
         rank = self._state.ranks.get(incarnation)
         return rank is not None and rank.standing in (Standing.FENCED, Standing.GONE)
 
+    def _hear_of_saved(self, message: Stored | Unreadable) -> None:
+        if self._checkpoints is None:
+            return
+        if isinstance(message, Stored):
             self._checkpoints.stored(message, identity(self._state), self._tell, self._tenure.holds)
         else:
             self._checkpoints.unreadable(message, self._tell)
@@ -316,8 +316,8 @@ class Controller:
             case KillRank(incarnation, _) | StopSentinel(incarnation):
                 self._tenure.check()
                 self._cluster.kill(incarnation)
-            case EndRun():
-                self._over = True
             case StartSentinel(incarnation, node):
                 self._tenure.check()
                 self._cluster.start_sentinel(incarnation, node)
+            case EndRun():
+                self._over = True
