@@ -48,6 +48,7 @@ class Timeouts:
         finish: how long ranks may take to return after the last step.
         orphan: how long a rank lives without hearing from any controller.
         adopt: how long a controller that has taken over waits for ranks to come to it.
+        storage: how long storage may take for one call, or for 16 MiB of a file, before it counts as down.
         driver: how long a finished run's controller waits for its driver to fetch the result.
     """
 
@@ -63,6 +64,7 @@ class Timeouts:
     finish: float = 300.0
     orphan: float = 20.0
     adopt: float = 10.0
+    storage: float = 60.0
     driver: float = 5.0
 
     def __post_init__(self) -> None:

@@ -66,6 +66,10 @@ class SavedStateError(EverstepError):
     """A saved state is not whole, or the storage where it lies cannot be used."""
 
 
+class NewerFormatError(SavedStateError):
+    """What is saved was written by a newer version of everstep: this one must not touch it."""
+
+
 class ExchangeError(EverstepError):
     """Bytes that another process holds could not be got from it."""
 

@@ -1,13 +1,14 @@
 """Checkpoints of a run as its controller sees them: all parts are written, so the manifest is; the newest is found."""
 
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from functools import partial
+from queue import SimpleQueue
 
 from ..actors.messages import Stored, Unreadable
 from ..actors.saved.catalogue import Catalogue
 from ..actors.saved.manifest import Manifest, Part
-from ..actors.saved.storage import Storage
+from ..actors.saved.storage import PATIENCE_S, Storage, shown
 from ..conf.errors import SavedStateError
 from ..conf.schedule import BatchSchedule
 from ..policies.world import Generation
@@ -27,15 +28,20 @@ class Checkpoints:
         where: the folder of checkpoints, as ``Storage`` reads it.
         keep: how many stay.
         schedule: microbatches of every step.
+        patience: seconds that the storage may take for one call.
     """
 
-    def __init__(self, run: str, where: str, keep: int, schedule: BatchSchedule) -> None:
+    def __init__(self, run: str, where: str, keep: int, schedule: BatchSchedule, patience: float = PATIENCE_S) -> None:
         self._run = run
-        self._catalogue = Catalogue(Storage(where))
+        self._where = where
+        self._catalogue = Catalogue(Storage(where, patience))
         self._keep = keep
         self._schedule = schedule
         self._parts: dict[tuple[int, Generation], dict[int, Stored]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="everstep-checkpoints")
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # A daemon: storage that hangs must not hold up the end of this process.
+        self._thread = threading.Thread(target=self._work, name="everstep-checkpoints", daemon=True)
+        self._thread.start()
         self._damaged: frozenset[int] = frozenset()
         self._published = 0
         self._problems: set[str] = set()
@@ -43,9 +49,11 @@ class Checkpoints:
     def newest(self) -> Found | None:
         """What a run of this name goes on from, and why not from something newer; None for a new run."""
         try:
+            self._catalogue.refuse_others(self._run)
             found = self._catalogue.newest()
         except SavedStateError as error:
-            return Found(SOURCE, 0, refused=f"the checkpoints of run {self._run!r} cannot be read: {error}")
+            text = f"run {self._run!r} cannot use the checkpoints in {shown(self._where)}: {error}"
+            return Found(SOURCE, 0, refused=f"{text}; nothing was touched")
         self._damaged = frozenset(step for step, _ in found.skipped)
         skipped = tuple(f"the checkpoint of step {step} is not taken: {why}" for step, why in found.skipped)
         held = found.manifest
@@ -100,13 +108,13 @@ class Checkpoints:
             {**identity, _BEFORE: str(self._schedule.before(message.step))},
         )
         self._published = message.step
-        self._thread.submit(self._publish, manifest, tell, may)
+        self._jobs.put(partial(self._publish, manifest, tell, may))
 
     def unreadable(self, message: Unreadable, tell: Callable[[Event], None]) -> None:
         """A rank cannot read what everybody was to go back to: look for an older one."""
         if message.step not in self._damaged:
             self._damaged |= {message.step}
-            self._thread.submit(self._look_again, message, tell)
+            self._jobs.put(partial(self._look_again, message, tell))
 
     def known(self) -> Saved | None:
         """For a controller that takes over: what is there, without reading all of it."""
@@ -116,10 +124,15 @@ class Checkpoints:
             return None
         return Saved(SOURCE, held.step) if held else None
 
-    def close(self, timeout: float) -> None:
-        """Wait for what is under way, at most ``timeout`` seconds."""
-        wait([self._thread.submit(lambda: None)], timeout)
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    def close(self, timeout: float) -> bool:
+        """Wait for what is under way, at most ``timeout`` seconds; returns whether it is done."""
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
 
     def _look_again(self, message: Unreadable, tell: Callable[[Event], None]) -> None:
         try:
@@ -147,11 +160,3 @@ class Checkpoints:
             tell(Warned(f"older checkpoints could not be dropped: {error}"))
             return
         self._damaged -= set(dropped)
-
-
-def newest_folder(where: str) -> str | None:
-    """The folder of the newest checkpoint below a local path; None if there is none."""
-    from ..actors.saved.manifest import folder_of
-
-    steps: list[Any] = list(Catalogue(Storage(where)).steps())
-    return f"{where}/{folder_of(steps[0])}" if steps else None

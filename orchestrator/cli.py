@@ -157,14 +157,17 @@ def simulate(file: str, overrides: tuple[str, ...], json_file: Path | None) -> N
 
 
 @main.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_name", metavar="RUN")
 @click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="The file, as in w.safetensors.")
 @click.option("--step", type=int, help="Of the checkpoint; by default the newest whole one.")
-def export(run_folder: Path, target: Path, step: int | None) -> None:
-    """Write the weights of a checkpoint of RUN, the folder of a run in its storage_path, as one safetensors file."""
+def export(run_name: str, target: Path, step: int | None) -> None:
+    """Write the weights of a checkpoint of RUN as one safetensors file, which needs no everstep to be read.
+
+    RUN is the name of a run that began on this machine, or its folder, as in storage/gpt or s3://bucket/gpt.
+    """
     from .export import export
 
-    click.echo(export(run_folder, target, step))
+    click.echo(export(run_name, target, step))
 
 
 def undisturbed_twin(run_file: RunFile) -> RunFile:

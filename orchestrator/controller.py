@@ -183,9 +183,13 @@ class Controller:
         self._journal.close()
 
     async def _end(self) -> None:
-        self.leftovers = await self._cluster.close(CLOSE_TIMEOUT_S)
         if self._checkpoints is not None:
-            await asyncio.to_thread(self._checkpoints.close, CLOSE_TIMEOUT_S)
+            # First: it needs the term, which may end with the cluster.
+            succeeded = self._state.phase is Phase.SUCCEEDED
+            patience = self._state.settings.timeouts.storage if succeeded else CLOSE_TIMEOUT_S
+            if not await asyncio.to_thread(self._checkpoints.close, patience):
+                self.warn(f"the newest checkpoint was not published within {patience:g} s: storage does not answer")
+        self.leftovers = await self._cluster.close(CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self._publisher.close, failures(self._state), CLOSE_TIMEOUT_S)
         self._hear_last_warnings()
         self._journal.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..actors.rank.spec import RankSpec
+from ..actors.saved.storage import Storage, below
 from ..conf.elastic import ElasticConfig, OnTrouble
 from ..conf.scaling import Scaling
 from ..policies.recovery import recovery_policy
@@ -21,6 +22,7 @@ from .journal import Files, Store
 from .machine.state import Settings
 from .records import json_lines, tensorboard
 from .records.callbacks import Callback
+from .records.copies import Copies
 from .records.json_lines import JsonLines
 from .records.sink import Sink
 from .records.tensorboard import TensorBoard
@@ -34,7 +36,9 @@ class RunPlan:
         run: its name.
         train: the user's function, pickled by value.
         config: handed to it as ``ctx.config``.
-        folder: where journal and result go, None for nowhere.
+        folder: where journal and records go, None for nowhere.
+        storage: the URI of a folder on object storage, for checkpoints and copies of the records; None if they are all
+            to lie in ``folder``.
         trace: folder for a file of ``Trace`` lines per rank, None for none.
         runtime_env: Ray runtime environment of the ranks.
         weight_unit: what the weights of losses count.
@@ -50,6 +54,7 @@ class RunPlan:
     train: bytes
     config: Any = None
     folder: str | None = None
+    storage: str | None = None
     trace: str | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     weight_unit: str = "weight"
@@ -103,18 +108,22 @@ class RunPlan:
         files: list[Sink] = []
         if self.folder:
             files = [JsonLines(Path(self.folder, json_lines.FILE)), TensorBoard(Path(self.folder, tensorboard.FOLDER))]
+            if self.storage:
+                files.append(Copies(Path(self.folder), Storage(self.storage, self.elastic.timeouts.storage)))
         return [*files, *(Callback(callback, self.run_context) for callback in self.callbacks)]
 
     def checkpoints(self) -> Checkpoints | None:
         """Those of this run, made anew; None if it has no folder."""
         if self.saved is None:
             return None
-        return Checkpoints(self.run, self.saved, self.elastic.keep, self.elastic.schedule)
+        elastic = self.elastic
+        return Checkpoints(self.run, self.saved, elastic.keep, elastic.schedule, elastic.timeouts.storage)
 
     @property
     def saved(self) -> str | None:
         """Where checkpoints lie."""
-        return str(Path(self.folder, FOLDER)) if self.folder else None
+        durable = self.storage or self.folder
+        return below(durable, FOLDER) if durable else None
 
     def journals(self) -> list[Store]:
         """Where the journal of this launch is kept, if the run has a folder."""

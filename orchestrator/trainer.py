@@ -2,24 +2,27 @@
 
 import dataclasses
 import os
-import tempfile
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..actors.saved.storage import Storage
 from ..conf.elastic import ElasticConfig
 from ..conf.errors import ConfigError, TrainingFailedError
 from ..conf.run import ClusterKind, RunFile, check
 from ..conf.scaling import Scaling
 from ..conf.train_types import RunSettings, read_run_config, read_scaling_config
 from . import strict_json
-from .checkpoints import FOLDER, newest_folder
 from .connect import join_ray, start_ray
 from .drivers import Driver, LocalDriver, OnState, RayDriver
+from .export import newest
+from .places import Place, place_of, remember
 from .plan import RunPlan
 from .records import json_lines
 from .records.callbacks import run_context
+from .records.copies import copy_all, fetch
 from .records.flat import flat
 from .view import Phase, RunState
 
@@ -106,7 +109,7 @@ class ElasticTrainer:
                 f"elastic.checkpoint_every={elastic.checkpoint_every} needs a storage_path to keep checkpoints in; set "
                 "one, or set it to 0"
             )
-        self._folder = _folder(settings.storage_path, self._name)
+        self._place = place_of(settings.storage_path, self._name, elastic.timeouts.storage)
 
     def fit(self, on_state: OnState | None = None) -> Any:
         """Run to the end.
@@ -123,13 +126,19 @@ class ElasticTrainer:
             RunAliveError: a run of this name is alive.
             TrainingFailedError: the run ended without success; its ``traceback`` is the user's first.
         """
+        place = self._place
+        if place is not None:
+            remember(self._name, place)
+            if place.remote:
+                fetch(Path(place.folder), self._storage(place))
         plan = RunPlan(
             run=self._name,
             elastic=self._elastic,
             scaling=self._scaling,
             train=self._pickled(),
             config=self._config,
-            folder=self._folder,
+            folder=place.folder if place else None,
+            storage=place.storage if place and place.remote else None,
             trace=os.environ.get("EVERSTEP_TRACE"),
             runtime_env=dict(self._settings.worker_runtime_env or {}),
             weight_unit=self._weight_unit,
@@ -139,7 +148,34 @@ class ElasticTrainer:
         state = self._driver().drive(plan, on_state or (lambda _: None))
         if state.phase is not Phase.SUCCEEDED:
             raise TrainingFailedError(state.error or f"the run ended as {state.phase}", traceback=state.traceback)
-        return _result(state, self._folder)
+        return self._result(state)
+
+    def _storage(self, place: Place) -> Storage:
+        return Storage(place.storage, self._elastic.timeouts.storage)
+
+    def _result(self, state: RunState) -> Any:
+        from ray.train import Result
+
+        metrics = {
+            **state.metrics,
+            "recoveries": [dataclasses.asdict(record) for record in state.recoveries],
+            "faults_fired": list(state.faults_fired),
+            "resumed": state.resumed,
+        }
+        place, checkpoint = self._place, None
+        if place is not None:
+            text = strict_json.dumps(metrics, indent=2) + "\n"
+            Path(place.folder, "metrics.json").write_text(text, encoding="utf-8")
+            if place.remote and (trouble := copy_all(Path(place.folder), self._storage(place))):
+                warnings.warn(f"the records of run {self._name!r} are in {place.folder} only: {trouble}", stacklevel=3)
+            checkpoint = newest(self._storage(place))
+        return Result(
+            metrics=metrics,
+            checkpoint=checkpoint,
+            error=None,
+            path=place.folder if place else "",
+            metrics_dataframe=_steps_of(place),
+        )
 
     def _driver(self) -> Driver:
         if self._kind is ClusterKind.LOCAL:
@@ -182,59 +218,11 @@ def connect_ray(scaling: Scaling, address: str | None, spares: int = 0) -> None:
     start_ray(max(float(os.cpu_count() or 1), (scaling.max_ranks + spares) * scaling.cpus_per_rank))
 
 
-def _result(state: RunState, folder: str | None) -> Any:
-    from ray.train import Result
-
-    metrics = {
-        **state.metrics,
-        "recoveries": [dataclasses.asdict(record) for record in state.recoveries],
-        "faults_fired": list(state.faults_fired),
-        "resumed": state.resumed,
-    }
-    if folder is not None:
-        Path(folder, "metrics.json").write_text(strict_json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
-    return Result(
-        metrics=metrics,
-        checkpoint=_checkpoint(folder),
-        error=None,
-        path=folder or "",
-        metrics_dataframe=_steps_of(folder),
-    )
-
-
-def _checkpoint(folder: str | None) -> Any:
-    """The newest checkpoint in a run's folder, None if there is none."""
-    from ray.train import Checkpoint
-
-    newest = newest_folder(str(Path(folder, FOLDER))) if folder else None
-    return Checkpoint(newest) if newest else None
-
-
-def _steps_of(folder: str | None) -> Any:
+def _steps_of(place: Place | None) -> Any:
     """A data frame of the records in a run's folder, None if this machine has none."""
-    path = Path(folder or "", json_lines.FILE)
-    if folder is None or not path.is_file():
+    path = Path(place.folder if place else "", json_lines.FILE)
+    if place is None or not path.is_file():
         return None
     import pandas as pd
 
     return pd.DataFrame([flat(record) for record in json_lines.read(path)])
-
-
-def _folder(storage_path: str | None, name: str) -> str | None:
-    """The run's own folder under a local storage path.
-
-    Raises:
-        ConfigError: a remote path, or one that cannot be written.
-    """
-    if storage_path is None:
-        return None
-    if "://" in storage_path:
-        raise ConfigError(f"storage_path={storage_path!r}: only local paths can be written so far")
-    folder = Path(storage_path).expanduser().resolve() / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigError(f"storage_path={storage_path!r} cannot be written: {error.strerror}") from None
-    return str(folder)

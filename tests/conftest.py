@@ -1,5 +1,7 @@
 """What holds for all tests."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
@@ -8,6 +10,12 @@ from hypothesis import settings
 settings.register_profile("everstep", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("everstep")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs leave a note of where they lie, also those of other processes."""
+    os.environ["EVERSTEP_HOME"] = str(tmp_path_factory.mktemp("home"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -98,7 +98,7 @@ class RankProcess:
             workload_policy(spec.elastic.workload, spec.max_world // spec.elastic.ranks_per_replica),
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
-        self.storage = Storage(spec.saved) if spec.saved else None
+        self.storage = Storage(spec.saved, spec.elastic.timeouts.storage) if spec.saved else None
         self.to_vaults = ToVaults(spec.incarnation, spec.token, lambda: self.link.host, self.say)
         self.savers = self._savers()
         self.context = self._fresh_context()

@@ -1,6 +1,7 @@
 """Parts of checkpoints go to storage, and the controller hears of each that is durable."""
 
 import hashlib
+import secrets
 from collections.abc import Callable
 
 from ..messages import Stored
@@ -32,8 +33,9 @@ class ToStorage:
             SavedStateError: the storage does not take it.
         """
         digest = hashlib.sha256(memory).hexdigest()
-        # Named for what is in it: nobody can ever put other bytes under a name that a manifest knows.
-        file = f"part-{share.place:04d}-{digest[:16]}.safetensors"
+        # Named for what is in it and for this attempt: nothing can ever change what lies under a name that a manifest
+        # knows, not even the first half of the same bytes.
+        file = f"part-{share.place:04d}-{digest[:16]}-{secrets.token_hex(4)}.safetensors"
         self._storage.write(f"{folder_of(share.step)}/{file}", [memory])
         self._say(share, file=file, bytes=memory.nbytes, sha256=digest)
 

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
-from ...conf.errors import SavedStateError
+from ...conf.errors import NewerFormatError, SavedStateError
 from .manifest import FILE, Manifest, folder_of, step_of
 from .storage import Storage
 
@@ -78,6 +78,23 @@ class Catalogue:
             except SavedStateError as error:
                 skipped.append((step, str(error)))
         return Found(None, tuple(skipped))
+
+    def refuse_others(self, run: str) -> None:
+        """Make sure that nobody else's states lie here, who would lose them.
+
+        Raises:
+            SavedStateError: another run's do, or those of a newer version of everstep.
+        """
+        for step in self.steps():
+            try:
+                held = self.manifest(step)
+            except NewerFormatError as error:
+                raise SavedStateError(f"the state of step {step} is of a newer version of everstep: {error}") from None
+            except SavedStateError:
+                # Whatever is damaged says nothing.
+                continue
+            if held.run != run:
+                raise SavedStateError(f"they belong to another run, {held.run!r}")
 
     def publish(self, manifest: Manifest) -> None:
         """All parts are written: make them a saved state.

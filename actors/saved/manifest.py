@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...conf.errors import SavedStateError
+from ...conf.errors import NewerFormatError, SavedStateError
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -52,17 +52,19 @@ class Manifest:
         """From a file.
 
         Raises:
-            SavedStateError: it is damaged, or of another format.
+            NewerFormatError: a newer version of everstep has written it.
+            SavedStateError: it is damaged.
         """
         try:
             body = json.loads(data)
             version, digest = body["format"], body.pop("sha256")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SavedStateError("its manifest is damaged: it is cut, or it is no manifest") from None
-        if version != FORMAT:
-            raise SavedStateError(f"its manifest has format {version}, this version of everstep reads {FORMAT}")
+        # What says a format is to be trusted itself: all formats have this digest.
         if digest != _digest(body):
             raise SavedStateError("its manifest is damaged: its SHA-256 is another one")
+        if version != FORMAT:
+            raise NewerFormatError(f"its manifest has format {version}, this version of everstep reads {FORMAT}")
         del body["format"]
         return cls(**{**body, "parts": tuple(Part(**part) for part in body["parts"])})
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from everstep.actors.saved import manifest
 from everstep.actors.saved.catalogue import Catalogue
 from everstep.actors.saved.manifest import FILE, Manifest, Part, folder_of, step_of
 from everstep.actors.saved.storage import Storage
@@ -123,13 +124,39 @@ def test_a_manifest_that_is_cut_anywhere(length: int) -> None:
         Manifest.decode(data[: min(length, len(data) - 3)])
 
 
-def test_the_manifest_of_another_step_and_one_of_another_format(tmp_path: Path) -> None:
+def test_the_manifest_of_another_step(tmp_path: Path) -> None:
     catalogue = saved(tmp_path, 4, 8)
     (tmp_path / folder_of(8) / FILE).write_bytes((tmp_path / folder_of(4) / FILE).read_bytes())
     assert "that of step 4" in skipped(catalogue, 4)
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_what_a_newer_version_has_written_is_refused_wherever_it_lies(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = saved(tmp_path, 4, 8)
+    catalogue.refuse_others("run")
+    made = catalogue.manifest(step)
+    monkeypatch.setattr(manifest, "FORMAT", 9)
+    newer = made.encode()
+    monkeypatch.undo()
+    (tmp_path / folder_of(step) / FILE).write_bytes(newer)
+    with pytest.raises(SavedStateError, match=f"step {step} is of a newer version of everstep: .* format 9"):
+        catalogue.refuse_others("run")
+    assert (tmp_path / folder_of(step) / FILE).read_bytes() == newer
+
+
+def test_a_format_that_is_damaged_is_no_newer_one(tmp_path: Path) -> None:
+    catalogue = saved(tmp_path, 4, 8)
     text = (tmp_path / folder_of(4) / FILE).read_text().replace('"format": 1', '"format": 9')
     (tmp_path / folder_of(8) / FILE).write_text(text)
-    assert "format 9" in skipped(catalogue, 4)
+    catalogue.refuse_others("run")
+    assert "damaged" in skipped(catalogue, 4)
+
+
+def test_states_of_another_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SavedStateError, match="another run, 'run'"):
+        saved(tmp_path, 4).refuse_others("gpt")
 
 
 def test_a_state_of_which_a_part_cannot_be_seen_is_not_published(tmp_path: Path) -> None:
@@ -183,7 +210,7 @@ def test_on_object_storage() -> None:
     assert found.manifest is not None
     assert found.manifest.step == 12
     assert catalogue.steps() == [12, 8]
-    assert isinstance(storage._system, fs.FileSystem)
+    assert not isinstance(storage.resolved()[0], fs.LocalFileSystem)
 
 
 def test_a_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -191,7 +218,7 @@ def test_a_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(SavedStateError, match="a/b cannot be written"):
         Storage(str(tmp_path / "file")).write("a/b", [b"x"])
     with pytest.raises(SavedStateError, match="nowhere://x cannot be used"):
-        Storage("nowhere://x")
+        Storage("nowhere://x").probe()
 
 
 WRITER = """
