@@ -49,6 +49,7 @@ def state_report(state: RunState) -> RenderableType:
         parts.append(Text(f"target  {state.target} replicas, there are {replicas}"))
     if state.resumed:
         parts.append(Text(f"resumed  {state.resumed}"))
+    parts.extend(Text(f"source  {one_line(text)}") for text in state.sources)
     if state.decision:
         parts.append(Text(f"decision  {one_line(state.decision)}"))
     parts.extend(Text(f"warning  {text}") for text in state.warnings)

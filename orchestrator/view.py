@@ -98,6 +98,8 @@ class RunState:
         decision: how the last loss was answered, and why, in one line.
         resumed: what the run went on from, in one line; empty if it began anew.
         snapshots: what there is in memory, where, and what it needs, in one line; empty if there are none.
+        sources: where state was looked for when all ranks began, or last went back: living peers, vaults, storage; one
+            line each, the one that it was taken from last.
         target: replicas that there should be.
         parked: ranks that are ready and no members: spares, and those that are still to join.
         recoveries: finished recoveries, oldest first.
@@ -124,6 +126,7 @@ class RunState:
     first_cause: str | None = None
     decision: str = ""
     resumed: str = ""
+    sources: tuple[str, ...] = ()
     snapshots: str = ""
     target: int = 0
     parked: int = 0

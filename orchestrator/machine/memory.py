@@ -6,7 +6,7 @@ from .look import metrics
 from .past import WRITE, Ending, Past
 from .state import State
 
-_PLAIN = ("target", "first_cause", "decision", "poison", "leaving", "draining", "saved")
+_PLAIN = ("target", "first_cause", "decision", "poison", "leaving", "draining", "saved", "sources")
 _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
 
 
@@ -22,6 +22,7 @@ def inherited(state: State, past: Past) -> State:
         "poison",
         "draining",
         "saved",
+        "sources",
     )
     target = state.settings.replicas if past.target is None else past.target
     return with_fields(state, target=target, **{name: getattr(past, name) for name in kept})

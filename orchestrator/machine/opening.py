@@ -10,6 +10,7 @@ from .answer import Answer
 from .events import Action, Record, Send
 from .roster import Roster, restored
 from .sharing import Shared, share
+from .sources import went_back
 from .speeds import speeds
 from .state import NOBODY, Standing, State, names, without
 
@@ -85,6 +86,8 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
         reason=chosen.reason,
     )
     state = changed(state, recovery=recovery)
+    if chosen.restore is not None:
+        state = went_back(state, chosen.restore)
     if chosen.anew:
         state = _forgotten(state, position)
     state = _seated(state, message)

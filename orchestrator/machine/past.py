@@ -89,6 +89,7 @@ class Past:
     leaving: Mapping[str, Position | None] = field(default_factory=dict)
     draining: frozenset[str] = frozenset()
     saved: Mapping[str, int] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
     unfinished: Unfinished | None = None
     guessed: bool = False
     ending: Ending | None = None
@@ -172,6 +173,7 @@ READ: Mapping[str, Callable[[Any, Past], object]] = {
     "leaving": lambda said, _: {name: place and _place(place) for name, place in said.items()},
     "draining": lambda said, _: frozenset(said),
     "saved": lambda said, _: dict(said),
+    "sources": lambda said, _: tuple(said),
     "guessed": lambda said, _: said,
     "ending": lambda said, _: Ending(**said),
 }

@@ -1,7 +1,7 @@
 """A run that goes on from what an earlier life of it has saved."""
 
 from ...policies.values import changed
-from . import recovery
+from . import recovery, sources
 from .events import Action, Found, Lost, Record
 from .state import State
 from .verdicts import fail
@@ -9,7 +9,7 @@ from .verdicts import fail
 
 def found(state: State, event: Found) -> tuple[State, list[Action]]:
     """Saved states were looked for, before the first generation."""
-    state = changed(state, warnings=(*state.warnings, *event.skipped))
+    state = sources.began(changed(state, warnings=(*state.warnings, *event.skipped)), event)
     facts = {"source": event.source, "step": event.step, "skipped": list(event.skipped)}
     record = Record("found", facts=facts)
     if event.refused:
@@ -31,7 +31,7 @@ def lost(state: State, event: Lost, now: float) -> tuple[State, list[Action]]:
     restore = state.opened.restore if state.opened else None
     if restore is None or (restore.source, restore.step) != (event.source, event.step):
         return state, [record]
-    state, actions = recovery.begin(state, text, now)
+    state, actions = recovery.begin(sources.failed(state, event), text, now)
     return state, [record, *actions]
 
 

@@ -158,6 +158,7 @@ class Watch:
         suspected: since when nobody of the node is heard, 0 while somebody is.
         lost: whether the node was given up; it is back when a rank of it is heard that was not.
         ranks: process ids of those who live there.
+        fallen: when ranks ended there that nobody wanted to go.
         seen: what the sentinel says that they are doing.
     """
 
@@ -170,6 +171,7 @@ class Watch:
     suspected: float = 0.0
     lost: bool = False
     ranks: Map[str, int] = field(default_factory=Map)
+    fallen: Map[str, float] = field(default_factory=Map)
     seen: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -275,6 +277,7 @@ class State:
         watches: nodes on which ranks live or lived, and their sentinels.
         saved: by where it lies, the steps that the newest saved state holds.
         resume: what the run goes on from, if that is not the beginning.
+        sources: where state was looked for when all were to go back, or began: one line each, what was taken last.
         failures: what is remembered of the failures of nodes.
         draining: nodes on which nothing is started any more.
         ask_after: when the next rank may be asked for: ranks that end before they are ready are not asked for at once.
@@ -314,6 +317,7 @@ class State:
     watches: Map[str, Watch] = field(default_factory=Map)
     saved: Mapping[str, int] = field(default_factory=dict)
     resume: Found | None = None
+    sources: tuple[str, ...] = ()
     failures: quarantine.Ledger = field(default_factory=quarantine.Ledger)
     draining: frozenset[str] = frozenset()
     ask_after: float = 0.0

@@ -33,6 +33,7 @@ def test_everybody_takes_the_saved_state() -> None:
     assert (message.position, message.restore) == (Position(4), Restore("storage", 4))
     assert message.sources == {name(rank): name(rank) for rank in range(2)}
     assert script.look.resumed == "step 4, from storage"
+    assert script.look.sources == ("storage: step 4, taken",)
     # If everybody dies before the next one is saved, it is still there.
     assert script.state.saved == {"storage": 4}
 
@@ -87,6 +88,8 @@ def test_an_older_state_is_taken_when_one_cannot_be_read() -> None:
     assert isinstance(message, Open)
     assert (message.position, message.restore) == (Position(2), Restore("storage", 2))
     assert script.look.warnings == ("what storage holds of step 4 cannot be read: part-0001 is cut",)
+    failed = "storage: step 4 cannot be read: part-0001 is cut"
+    assert script.look.sources == (failed, "vault: it holds nothing", "storage: step 2, taken")
 
 
 def test_where_there_is_no_older_one_the_run_ends_and_says_why() -> None:
