@@ -1,6 +1,7 @@
 """What Ray says of its nodes, as events: room and failure domains, nodes that are drained, nodes that are lost."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -113,11 +114,19 @@ def look_around(need: Mapping[str, float]) -> Sight:
 
 
 def store_room() -> dict[str, int]:
-    """By node, bytes of its object store that nobody has reserved; blocking."""
-    from ray._private import state
+    """By node, bytes of its object store that are free; blocking."""
+    import ray
+    from ray._private.internal_api import node_stats
 
-    available = state.available_resources_per_node()
-    return {node: int(held.get("object_store_memory", 0.0)) for node, held in available.items()}
+    room = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            with contextlib.suppress(Exception):
+                # One that does not answer has no room, as far as anybody can tell.
+                stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False)
+                store = stats.store_stats
+                room[str(node["NodeID"])] = int(store.object_store_bytes_avail - store.object_store_bytes_used)
+    return room
 
 
 def _said(seconds: float | None) -> str:

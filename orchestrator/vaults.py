@@ -145,7 +145,7 @@ class Vaults:
                 return False, self._start(now)
             case Ready(state_bytes=state_bytes):
                 self._state_bytes = max(self._state_bytes, state_bytes)
-                return False, []
+                return False, self._start(now)
             case Offered():
                 return True, [*self._copies.offered(message, self._ranks.get(incarnation, ""))]
             case VaultHello():
@@ -162,7 +162,10 @@ class Vaults:
         return False, []
 
     def _start(self, now: float) -> Orders:
-        return [*self._fleet.starts(now)] if now >= self._patience else []
+        """Once it is known what they will hold."""
+        if not self._state_bytes or now < self._patience:
+            return []
+        return [*self._fleet.starts(now)]
 
     def _tick(self, asleep: float, now: float) -> Orders:
         timeouts = self._elastic.timeouts

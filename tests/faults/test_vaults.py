@@ -1,0 +1,203 @@
+"""Snapshots in memory: everybody may die, and the run goes on from what vaults hold, with the same weights."""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+from everstep.conf.chaos import Fault, FaultPoint
+from everstep.orchestrator.controller import Controller
+from everstep.orchestrator.local_cluster import LocalCluster
+from everstep.orchestrator.view import Phase
+
+from .harness import During, Outcome, drive, open_gate, plan_of, until
+
+RANKS, GATE = 3, 4
+NODES = ("a", "b", "c")
+# All ranks die in the step that the gate holds, at once.
+ALL = [Fault(GATE, place, point=FaultPoint.IN_BACKWARD) for place in range(RANKS)]
+
+
+def trained(
+    folder: Path,
+    chaos: Sequence[Fault] = (),
+    during: During | None = None,
+    nodes: Sequence[str] = NODES,
+    stored: bool = False,
+    **options: Any,
+) -> Outcome:
+    """Train to the end on several nodes, with a snapshot after each step."""
+    given = {"snapshot_every": 1, "gates": (GATE,), **options}
+    plan = plan_of(folder, RANKS, chaos, **given)
+    if stored:
+        plan = replace(plan, folder=str(folder / "stored"))
+    return drive(plan, LocalCluster(plan.program(), nodes=nodes), folder, during)
+
+
+def newest(controller: Controller) -> int:
+    """Step of the newest snapshot that is whole."""
+    return controller._state.saved.get("vault", 0)
+
+
+def vaults(controller: Controller) -> dict[str, int]:
+    """Process ids of all vaults."""
+    assert isinstance(controller._cluster, LocalCluster)
+    held = controller._cluster._processes.items()
+    return {name: process.pid or 0 for name, process in held if name.startswith("vault") and process.is_alive()}
+
+
+def copies(controller: Controller) -> int:
+    """Of that part of the newest snapshot of which there are least."""
+    assert controller._vaults is not None
+    return controller._vaults._copies.fewest
+
+
+def assert_succeeded(outcome: Outcome, undisturbed: Outcome) -> None:
+    assert outcome.state.phase is Phase.SUCCEEDED, (outcome.state.error, outcome.state.traceback)
+    assert outcome.leftovers == []
+    assert outcome.weights == undisturbed.weights
+    assert outcome.rates == undisturbed.rates
+    assert outcome.state.metrics["state_sha256"] == undisturbed.state.metrics["state_sha256"]
+
+
+async def when_it_is_saved(controller: Controller, folder: Path) -> None:
+    await until(lambda: newest(controller) >= GATE - 1 and copies(controller) == 2)
+    open_gate(folder, GATE)
+
+
+def test_every_rank_is_killed_at_once(undisturbed: Outcome, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def during(controller: Controller) -> None:
+        await when_it_is_saved(controller, tmp_path)
+        seen.append(controller.state().snapshots)
+
+    outcome = trained(tmp_path, ALL, during)
+    assert len(outcome.state.faults_fired) == RANKS
+    assert_succeeded(outcome, undisturbed)
+    (recovery,) = outcome.state.recoveries
+    assert "restore from vault" in recovery.decision
+    # At most one step is done again: that of the snapshot which was still on its way.
+    assert recovery.step - 1 <= GATE
+    assert "in common to 3 ranks, in 3 parts with 2 copies" in seen[0]
+    assert "they need" in seen[0]
+
+
+def test_every_rank_and_all_vaults_but_one_copy(undisturbed: Outcome, tmp_path: Path) -> None:
+    """With copies on all nodes one vault is enough."""
+
+    async def during(controller: Controller) -> None:
+        await until(lambda: newest(controller) >= GATE - 1 and copies(controller) == 3)
+        doomed = list(vaults(controller).values())[1:]
+        assert len(doomed) == 2
+        for pid in doomed:
+            os.kill(pid, signal.SIGKILL)
+        open_gate(tmp_path, GATE)
+
+    outcome = trained(tmp_path, ALL, during, snapshot_copies=3)
+    assert len(outcome.state.faults_fired) == RANKS
+    assert_succeeded(outcome, undisturbed)
+    assert "restore from vault" in outcome.state.recoveries[0].decision
+
+
+def test_everything_but_storage(undisturbed: Outcome, tmp_path: Path) -> None:
+    """What vaults held is lost, and it is said; the checkpoint is older, and it is taken."""
+
+    async def during(controller: Controller) -> None:
+        await until(lambda: newest(controller) >= GATE - 1 and controller._state.saved.get("storage") == 2)
+        assert controller._vaults is not None
+        # No other one is started in their place.
+        controller._vaults._fleet.closed = True
+        for pid in vaults(controller).values():
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: "vault" not in controller._state.saved)
+        open_gate(tmp_path, GATE)
+
+    outcome = trained(tmp_path, ALL, during, stored=True, checkpoint_every=2)
+    assert len(outcome.state.faults_fired) == RANKS
+    assert_succeeded(outcome, undisturbed)
+    assert "restore from storage" in outcome.state.recoveries[0].decision
+    assert any("what vault holds of step" in text for text in outcome.state.warnings)
+
+
+def test_a_vault_dies_while_it_gets_a_part_and_another_takes_its_place(undisturbed: Outcome, tmp_path: Path) -> None:
+    fault = Fault(2, 0, point=FaultPoint.IN_SNAPSHOT, target="vault")
+
+    async def during(controller: Controller) -> None:
+        await until(lambda: any("vault 0.0" in fired for fired in controller.state().faults_fired))
+        await until(lambda: len(vaults(controller)) == len(NODES))
+        await when_it_is_saved(controller, tmp_path)
+
+    outcome = trained(tmp_path, [fault, *ALL], during)
+    assert len(outcome.state.faults_fired) == RANKS + 1
+    assert_succeeded(outcome, undisturbed)
+    assert "restore from vault" in outcome.state.recoveries[0].decision
+
+
+def test_a_vault_dies_while_ranks_restore_from_it(undisturbed: Outcome, tmp_path: Path) -> None:
+    """The other copy will do."""
+    faults = [Fault(step, 0, point=FaultPoint.IN_RESTORE, target="vault") for step in range(GATE - 1, GATE + 2)]
+
+    async def during(controller: Controller) -> None:
+        await until(lambda: newest(controller) >= GATE - 1 and copies(controller) == 3)
+        open_gate(tmp_path, GATE)
+
+    outcome = trained(tmp_path, [*faults, *ALL], during, snapshot_copies=3)
+    assert any("vault 0.0" in fired and "is given" in fired for fired in outcome.state.faults_fired)
+    assert_succeeded(outcome, undisturbed)
+    assert "restore from vault" in outcome.state.recoveries[0].decision
+
+
+def test_living_ranks_go_back_to_a_snapshot_in_the_same_process(undisturbed: Outcome, tmp_path: Path) -> None:
+    async def during(controller: Controller) -> None:
+        await when_it_is_saved(controller, tmp_path)
+
+    outcome = trained(tmp_path, ALL[1:2], during, recovery="restart")
+    assert_succeeded(outcome, undisturbed)
+    (recovery,) = outcome.state.recoveries
+    assert recovery.world_after == 2
+    assert "restore from vault" in recovery.decision
+
+
+def test_a_vault_that_is_stopped_is_replaced(undisturbed: Outcome, tmp_path: Path) -> None:
+    """Its copies are made again elsewhere; training notices nothing."""
+
+    async def during(controller: Controller) -> None:
+        await until(lambda: len(vaults(controller)) == len(NODES) and newest(controller) >= GATE - 1)
+        stopped = next(iter(vaults(controller)))
+        os.kill(vaults(controller)[stopped], signal.SIGSTOP)
+        await until(lambda: stopped not in vaults(controller) and len(vaults(controller)) == len(NODES))
+        await when_it_is_saved(controller, tmp_path)
+
+    outcome = trained(tmp_path, (), during)
+    assert_succeeded(outcome, undisturbed)
+    assert outcome.state.recoveries == ()
+
+
+def test_too_little_memory_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    outcome = trained(tmp_path, nodes=("a",), gates=(), snapshot_gib=0.001)
+    assert outcome.state.phase is Phase.FAILED
+    assert outcome.leftovers == []
+    assert "snapshots need" in str(outcome.state.error)
+    assert "start Ray with a larger object store" in str(outcome.state.error)
+    assert outcome.samples == {}
+
+
+def test_without_being_asked_for_snapshots_are_left_out_where_they_do_not_fit(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    outcome = trained(tmp_path, nodes=("a",), gates=(), snapshot_gib=0.001, snapshot_every=None)
+    assert_succeeded(outcome, undisturbed)
+    (warning,) = outcome.state.warnings
+    assert warning.startswith("there are no snapshots in memory: snapshots need")
+    assert outcome.state.snapshots == "none"
+
+
+def test_more_copies_than_nodes_are_told_of(undisturbed: Outcome, tmp_path: Path) -> None:
+    outcome = trained(tmp_path, nodes=("a", "b"), gates=(), snapshot_copies=3)
+    assert_succeeded(outcome, undisturbed)
+    assert any("elastic.snapshot_copies=3 are more than there are nodes" in text for text in outcome.state.warnings)
+    assert not [each for each in psutil.Process().children(recursive=True) if "everstep-vault" in each.name()]

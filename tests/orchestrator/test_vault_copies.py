@@ -1,0 +1,348 @@
+"""Which vault holds what: against vaults and ranks that behave, in any order, with any of them dying."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from everstep.actors.node.vault import Vault
+from everstep.actors.node.vault_messages import (
+    VAULT,
+    Commit,
+    Forget,
+    Offered,
+    Part,
+    PartName,
+    Pull,
+    Pulled,
+    VaultHello,
+    Withdraw,
+)
+from everstep.conf.errors import VaultFullError
+from everstep.orchestrator.machine.events import Lost, Saved, Warned
+from everstep.orchestrator.vault_copies import Order, Tell, VaultCopies
+from everstep.policies.placement import Node
+from everstep.policies.world import Generation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SIZE, KEEP = 10, 2
+
+
+@dataclass
+class World:
+    """Ranks that offer, vaults that get, and all messages between them on their way.
+
+    Attributes:
+        offers: by address, what a rank has to give there.
+        vaults: by name.
+        mail: orders that have not come yet.
+        saved: what the machine was told.
+    """
+
+    copies: VaultCopies
+    nodes: tuple[str, ...]
+    budget: int = 10**6
+    generation: Generation = Generation(1, 1)
+    step: int = 0
+    lives: int = 0
+    offers: dict[PartName, Offered] = field(default_factory=dict)
+    vaults: dict[str, tuple[str, Vault]] = field(default_factory=dict)
+    mail: list[Tell] = field(default_factory=list)
+    saved: int = 0
+    told: list[Order] = field(default_factory=list)
+
+    def do(self, orders: list[Any]) -> None:
+        for order in orders:
+            match order:
+                case Tell():
+                    self.mail.append(order)
+                case Saved(_, step):
+                    assert step > self.saved
+                    self.saved = step
+                case Lost(_, step, older, _):
+                    assert step == self.saved
+                    self.saved = older or 0
+            self.told.append(order)
+
+    def start(self, node: str) -> None:
+        name = f"vault-{self.lives}"
+        self.lives += 1
+        self.vaults[name] = node, Vault(self.budget)
+        self.do(self.copies.came(VaultHello(name, 1, node, (name, 0), self.budget)))
+
+    def kill(self, name: str) -> None:
+        if self.vaults.pop(name, None):
+            self.mail = [order for order in self.mail if order.incarnation != name]
+            self.do(self.copies.gone([name], "it died"))
+
+    def offer(self, ranks: int, only: int | None = None) -> None:
+        """The state after one more step; of one part only, if the others die before they can offer theirs."""
+        self.step += 1
+        for place in range(ranks):
+            if only in (None, place):
+                part = Part(PartName(self.step, self.generation, place), ranks, SIZE, "")
+                offered = self.offers[part.name] = Offered(f"r{place}", part, ("rank", place))
+                self.do(self.copies.offered(offered, self.nodes[place % len(self.nodes)]))
+
+    def rank_dies(self, place: int) -> None:
+        self.offers = {name: held for name, held in self.offers.items() if held.incarnation != f"r{place}"}
+        self.do(self.copies.rank_gone(f"r{place}"))
+        self.generation = self.generation.next()
+        self.do(self.copies.opened(self.generation, None))
+
+    def deliver(self, place: int) -> None:
+        """One of the messages under way comes; to each vault they come in order."""
+        first = {order.incarnation: order for order in reversed(self.mail)}
+        order = list(first.values())[place % len(first)]
+        self.mail.remove(order)
+        name, message = order.incarnation, order.message
+        if isinstance(message, Withdraw):
+            self.offers = {each: held for each, held in self.offers.items() if message.name not in (None, each)}
+        elif name in self.vaults:
+            _, vault = self.vaults[name]
+            match message:
+                case Pull(part, source):
+                    self.do(self.copies.pulled(Pulled(name, part, 0.0, *self.pull(vault, part, source))))
+                case Commit(manifests):
+                    vault.commit(manifests)
+                case Forget(names):
+                    vault.forget(names)
+
+    def pull(self, vault: Vault, part: Part, source: tuple[str, int]) -> tuple[str, bool]:
+        try:
+            if not vault.admit(part):
+                return "", False
+        except VaultFullError as error:
+            return str(error), True
+        if source[0] == "rank":
+            there = self.offers.pop(part.name, None)
+        else:
+            there = self.vaults[source[0]][1].get(part.name) if source[0] in self.vaults else None
+        if there is None:
+            vault.fail(part.name)
+            return "it is not there", False
+        assert vault.put(part, part.sha256 or "bytes")
+        return "", False
+
+    def settle(self) -> None:
+        for _ in range(10_000):
+            if not self.mail:
+                return
+            self.deliver(0)
+        raise AssertionError("there is no end to it")
+
+    def holders(self, name: PartName) -> set[str]:
+        """Nodes that really have a part."""
+        return {node for node, vault in self.vaults.values() if vault.get(name) is not None}
+
+
+def world(nodes: str = "abc", copies: int = 2, budget: int = 10**6, vaults: bool = True) -> World:
+    made = World(VaultCopies(copies, KEEP), tuple(nodes), budget)
+    for node in nodes if vaults else ():
+        made.start(node)
+    return made
+
+
+def assert_true(there: World) -> None:
+    """What is said to be whole is, in parts of one step and one generation, and where it is said to be."""
+    newest = there.copies.newest
+    assert there.saved == (newest.step if newest else 0)
+    for manifest in there.copies.manifests.values():
+        assert {part.name.snapshot for part in manifest.parts} == {(manifest.step, manifest.generation)}
+        assert [part.name.part for part in manifest.parts] == list(range(manifest.parts[0].parts))
+        assert manifest.peers == len(manifest.parts)
+        for copies in there.copies.where(manifest.step):
+            said = {address[0] for address in copies.addresses}
+            assert said <= there.vaults.keys()
+            assert all(there.vaults[name][1].get(copies.part.name) is not None for name in said)
+
+
+def test_every_part_gets_its_copies_on_different_nodes_before_there_is_a_snapshot() -> None:
+    there = world()
+    there.offer(ranks=4)
+    assert there.saved == 0
+    there.settle()
+    assert there.saved == 1
+    (manifest,) = there.copies.manifests.values()
+    assert all(len(there.holders(part.name)) == 2 for part in manifest.parts)
+    assert not there.offers
+
+
+def test_a_rank_gives_each_part_once_and_vaults_give_the_others() -> None:
+    there = world(copies=3)
+    there.offer(ranks=2)
+    pulls = [order.message for order in there.mail if isinstance(order.message, Pull)]
+    assert sorted(pull.part.name.part for pull in pulls) == [0, 1]
+    there.settle()
+    assert there.copies.fewest == 3
+
+
+def test_the_newest_stay_and_older_ones_go_from_all_vaults() -> None:
+    there = world()
+    for _ in range(5):
+        there.offer(ranks=3)
+        there.settle()
+    assert sorted(there.copies.manifests) == [4, 5]
+    steps = {part.name.step for _, vault in there.vaults.values() for part in vault.parts}
+    assert steps == {4, 5}
+    assert all([held.step for held in vault.manifests] == [4, 5] for _, vault in there.vaults.values())
+
+
+def test_what_is_lost_with_a_vault_is_copied_again() -> None:
+    there = world()
+    there.offer(ranks=4)
+    there.settle()
+    there.kill("vault-1")
+    assert there.saved == 1
+    there.settle()
+    assert there.copies.fewest == 2
+    assert_true(there)
+
+
+def test_copies_go_to_other_zones() -> None:
+    there = world("abcd", vaults=False)
+    there.copies.nodes = {name: Node(name, zone="one" if name in "ab" else "two") for name in "abcd"}
+    for node in "abcd":
+        there.start(node)
+    there.offer(ranks=4)
+    there.settle()
+    (manifest,) = there.copies.manifests.values()
+    for part in manifest.parts:
+        owner = there.nodes[part.name.part]
+        zones = {there.copies.nodes[node].zone for node in there.holders(part.name) | {owner}}
+        assert zones == {"one", "two"}
+
+
+def test_all_copies_of_one_part_lost() -> None:
+    """An older snapshot is the newest then, if it is whole; the machine hears of it."""
+    there = world(copies=1)
+    for _ in range(2):
+        there.offer(ranks=1)
+        there.settle()
+    (part,) = there.copies.manifests[2].parts
+    (node,) = there.holders(part.name)
+    there.kill(next(name for name, (home, _) in there.vaults.items() if home == node))
+    assert there.saved in (0, 1)
+    lost = next(order for order in there.told if isinstance(order, Lost))
+    assert (lost.source, lost.step) == (VAULT, 2)
+    assert_true(there)
+
+
+def test_a_snapshot_that_a_death_has_torn_does_not_stand_in_the_way() -> None:
+    there = world()
+    there.offer(ranks=3, only=1)
+    there.rank_dies(0)
+    there.settle()
+    assert not there.offers, "its buffer is still held"
+    there.offer(ranks=2)
+    there.settle()
+    assert there.saved == 2
+
+
+def test_what_was_undone_is_forgotten_and_refused_when_it_comes_late() -> None:
+    there = world()
+    for _ in range(3):
+        there.offer(ranks=2)
+        there.settle()
+    old = there.generation
+    there.generation = old.next()
+    there.do(there.copies.opened(there.generation, 2))
+    assert there.saved == 2
+    there.settle()
+    late = Part(PartName(4, old, 0), 1, SIZE, "")
+    there.do(there.copies.offered(Offered("r0", late, ("rank", 0)), "a"))
+    assert there.mail == [Tell("r0", Withdraw(late.name))]
+    there.settle()
+    there.step = 2
+    there.offer(ranks=2)
+    there.settle()
+    assert there.saved == 3
+    assert there.copies.manifests[3].generation == there.generation
+    assert_true(there)
+
+
+def test_vaults_that_are_full_are_told_of_once_and_do_not_end_anything() -> None:
+    there = world("ab", budget=2 * SIZE)
+    for _ in range(4):
+        there.offer(ranks=2)
+        there.settle()
+    warnings = [order.text for order in there.told if isinstance(order, Warned)]
+    assert len(warnings) == 2
+    assert "is full" in warnings[0]
+    assert "no vault has room for the snapshot of step 2" in warnings[1]
+    assert there.saved == 1
+    assert not there.offers
+    assert_true(there)
+
+
+def test_a_node_that_leaves_gives_its_parts_to_others_first() -> None:
+    there = world()
+    there.offer(ranks=3)
+    there.settle()
+    there.copies.leaving.add("a")
+    there.do(there.copies.replan())
+    there.settle()
+    there.kill("vault-0")
+    assert there.saved == 1
+    assert not there.mail
+    assert there.copies.fewest == 2
+
+
+def test_a_later_controller_learns_from_vaults_what_there_is() -> None:
+    there = world()
+    there.offer(ranks=3)
+    there.settle()
+    later = VaultCopies(2, KEEP)
+    told: list[Order] = []
+    for name, (node, vault) in there.vaults.items():
+        told += later.came(VaultHello(name, 1, node, (name, 0), 1, vault.parts, vault.manifests))
+    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1)]
+    assert len(later.where(1)) == 3
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_nobody_takes_anything_when_there_are_to_be_no_snapshots(before: bool) -> None:
+    there = world("a", vaults=False)
+    if before:
+        there.offer(ranks=1)
+    there.do(there.copies.close())
+    if not before:
+        there.offer(ranks=1)
+    assert [order.message for order in there.mail] == [Withdraw()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_happens_what_is_said_is_true_and_in_the_end_there_is_a_snapshot(data: st.DataObject) -> None:
+    nodes = data.draw(st.sampled_from(["a", "ab", "abc", "abcd"]), label="nodes")
+    copies = data.draw(st.integers(1, 3), label="copies")
+    there, ranks = world(nodes, copies), data.draw(st.integers(1, 4), label="ranks")
+    acts: dict[str, Callable[[], None]] = {
+        "offer": lambda: there.offer(ranks),
+        "tear": lambda: there.offer(ranks, data.draw(st.integers(0, ranks - 1))),
+        "rank dies": lambda: there.rank_dies(data.draw(st.integers(0, ranks - 1))),
+        "vault dies": lambda: there.kill(data.draw(st.sampled_from(sorted(there.vaults) or ["none"]))),
+        "vault comes": lambda: there.start(data.draw(st.sampled_from(nodes))),
+        "mail comes": lambda: there.deliver(data.draw(st.integers(0, 5))) if there.mail else None,
+    }
+    for act in data.draw(st.lists(st.sampled_from(sorted(acts)), max_size=40), label="acts"):
+        acts[act]()
+        assert_true(there)
+    there.settle()
+    for node in nodes:
+        if node not in {home for home, _ in there.vaults.values()}:
+            there.start(node)
+    there.settle()
+    there.rank_dies(0)
+    there.settle()
+    for _ in range(KEEP):
+        there.offer(ranks)
+        there.settle()
+        assert_true(there)
+    assert there.saved == there.step
+    assert not there.offers
+    assert there.copies.fewest >= min(copies, len(nodes))
+    for name, (_, vault) in there.vaults.items():
+        assert {part.name.step for part in vault.parts} <= {there.step, there.step - 1}
+        assert there.copies.holders[name].held == {part.name for part in vault.parts}
