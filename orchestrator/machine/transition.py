@@ -111,6 +111,9 @@ def _adopt(state: State, held: Adoption, event: Event, now: float) -> Step:
 
 def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
     rank = state.ranks.get(incarnation)
+    if rank is None and isinstance(message, FaultFired):
+        # It is about to hit a vault.
+        return _fired(state, message)
     if rank is not None and rank.standing is Standing.LEFT:
         return state, []
     last_words = rank is not None and rank.standing is Standing.GONE and isinstance(message, Raised | FaultFired)
@@ -154,15 +157,18 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             state, actions = verdicts.finished(state, incarnation, message)
             state, more = recovery.conclude(state, now) if not state.phase.ended else (state, [])
             return state, [*actions, *more]
-        case FaultFired(_, fault, evidence):
-            fired = f"{fault}: {evidence}"
-            if fired in state.faults_fired:
-                return state, []
-            return changed(state, faults_fired=(*state.faults_fired, fired)), [
-                Record("fault fired", facts={"fault": fired})
-            ]
+        case FaultFired():
+            return _fired(state, message)
         case _:
             return state, [Record("unknown message", facts={"message": type(message).__name__})]
+
+
+def _fired(state: State, message: FaultFired) -> Step:
+    fired = f"{message.fault}: {message.evidence}"
+    if fired in state.faults_fired:
+        return state, []
+    facts = {"fault": fired}
+    return changed(state, faults_fired=(*state.faults_fired, fired)), [Record("fault fired", facts=facts)]
 
 
 def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Step:
