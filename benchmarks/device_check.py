@@ -1,4 +1,4 @@
-"""One check of everything that needs a GPU: what ``exact`` costs there, whether kernels repeat, and a run over NCCL.
+"""One check of everything that needs a GPU: what ``exact`` costs there, copies beside the step, a run over NCCL.
 
 Run on a machine with one CUDA device, in under five minutes: ``python -m everstep.benchmarks.device_check``. Without
 one it says so and ends well; ``--device cpu`` goes through the same motions on a small scale.
@@ -22,6 +22,7 @@ from everstep.actors.rank.gradients import GradientSum
 from everstep.actors.rank.rng import seed_everything
 from everstep.actors.rank.signature import weights_sha256
 from everstep.benchmarks.common import Row, median_row, parser, publish
+from everstep.benchmarks.device_copy import copy_rows
 from everstep.benchmarks.killed_run import run_example
 from everstep.conf.elastic import ElasticConfig, Reduction
 from everstep.examples.gpt import GPT, GPTConfig, next_token_loss
@@ -177,6 +178,13 @@ def communicator_rows(device: torch.device) -> tuple[Communicator, list[Row]]:
     return communicator, rows
 
 
+def copying_rows(device: torch.device, seed: int) -> list[Row]:
+    """A snapshot of model and optimizer after every step, copied beside the next one."""
+    work = Work(device, seed, mixed=device.type == "cuda")
+    work.backward()
+    return copy_rows(work.model, device, SIZES[device.type].rounds, seed)
+
+
 def product_rows(device: torch.device, seed: int) -> list[Row]:
     """The example on one rank of the local cluster: twice the same bits, and what a step takes."""
     gpu = device.type == "cuda"
@@ -214,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows += cost_rows(device, communicator, options.seed)
     communicator.close()
     rows += determinism_rows(device, options.seed, compiled=options.compile)
+    rows += copying_rows(device, options.seed)
     rows += product_rows(device, options.seed)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     publish(f"Device check on {name}", rows, options, cuda=torch.version.cuda, device=name)
