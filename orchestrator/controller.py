@@ -93,7 +93,10 @@ class Controller:
     def state(self) -> RunState:
         """One look at the run, at any moment."""
         seen = look(self._state, time.monotonic())
-        return replace(seen, snapshots=self._vaults.line) if self._vaults else seen
+        if self._vaults is None:
+            return seen
+        metrics = {**seen.metrics, **self._vaults.metrics} if seen.metrics else seen.metrics
+        return replace(seen, snapshots=self._vaults.line, metrics=metrics)
 
     def events(self) -> list[Mapping[str, object]]:
         """Everything in the journal so far."""

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..actors import wire
@@ -28,12 +28,19 @@ class Driver(Protocol):
 
 
 class LocalDriver:
-    """Controller on a thread of this process, ranks as processes of this machine."""
+    """Controller on a thread of this process, ranks as processes of this machine.
+
+    Args:
+        nodes: names under which they are dealt out, as if this machine were several.
+    """
+
+    def __init__(self, nodes: Sequence[str] = ("localhost",)) -> None:
+        self._nodes = nodes
 
     def drive(self, plan: RunPlan, on_state: OnState) -> RunState:
         from .local_cluster import LocalCluster
 
-        controller = begin_life(plan, LocalCluster(plan.program()))
+        controller = begin_life(plan, LocalCluster(plan.program(), nodes=self._nodes))
         loop = asyncio.new_event_loop()
         future = asyncio.run_coroutine_threadsafe(controller.run(), loop)
         thread = threading.Thread(target=loop.run_forever, name="everstep-controller", daemon=True)
@@ -119,7 +126,8 @@ class _Line:
         self._plan = plan
         self._leash: socket.socket | None = None
         self._tied: tuple[str, int] | None = None
-        self._answered = time.monotonic()
+        # When the first call began that was not answered; what the driver itself takes its time for is no silence.
+        self._unanswered: float | None = None
         self._replaced = 0.0
 
     def ask(self) -> "Look | None":
@@ -132,10 +140,11 @@ class _Line:
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
         timeouts = self._plan.elastic.timeouts
+        began = self._unanswered if self._unanswered is not None else time.monotonic()
         try:
             look: Look = self._ray.get(self._controller.look.remote(), timeout=timeouts.heartbeat)
         except (ActorUnavailableError, GetTimeoutError) as error:
-            silent = time.monotonic() - self._answered
+            self._unanswered, silent = began, time.monotonic() - began
             if silent > timeouts.start:
                 raise TrainingFailedError(f"the controller has not answered for {silent:.0f} s") from None
             if isinstance(error, GetTimeoutError) and silent > timeouts.adopt + self._replaced:
@@ -144,7 +153,7 @@ class _Line:
                 self._ray.kill(self._controller, no_restart=False)
             time.sleep(POLL_S)
             return None
-        self._answered, self._replaced = time.monotonic(), 0.0
+        self._unanswered, self._replaced = None, 0.0
         if look.address is not None and look.address != self._tied:
             self._tie(look.address)
         return look

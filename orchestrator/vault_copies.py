@@ -61,6 +61,9 @@ class VaultCopies:
     Args:
         copies: of each part.
         keep: whole snapshots that stay.
+
+    Attributes:
+        got_bytes: that vaults got from ranks and from each other, in ``got_seconds``.
     """
 
     def __init__(self, copies: int, keep: int) -> None:
@@ -82,6 +85,7 @@ class VaultCopies:
         self._floor: Generation | None = None
         self._undone: tuple[Generation, int] | None = None
         self._announced = 0
+        self.got_bytes, self.got_seconds = 0, 0.0
         self._warned: set[str] = set()
         self._closed = False
 
@@ -110,6 +114,8 @@ class VaultCopies:
         if vault not in self.holders:
             return []
         if not message.problem:
+            self.got_bytes += message.part.bytes
+            self.got_seconds += message.seconds
             self.holders[vault].held.add(name)
             # The rank knows by itself that it has given it.
             self._offers.pop(name, None)

@@ -137,6 +137,11 @@ class Vaults:
         orders: Orders = [KillVault(vault) for vault in vaults]
         return [Warned(f"there are no snapshots in memory: {why}"), *orders, *self._copies.close()]
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What it took to have copies."""
+        return {"snapshot_got_bytes": float(self._copies.got_bytes), "snapshot_got_s": self._copies.got_seconds}
+
     def _heard(self, incarnation: str, message: object, now: float) -> tuple[bool, Orders]:
         match message:
             case Hello(node=node):
