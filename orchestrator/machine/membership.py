@@ -88,7 +88,7 @@ def ended(state: State, incarnation: str, cause: str, now: float) -> Step:
     if was is not Standing.FENCED and rank.node in state.draining:
         cause = f"{cause} (foreseen: its node was to be left)"
     member = state.is_member(incarnation)
-    state = moved_out(state.lost(incarnation, standing=Standing.GONE, cause=cause), rank)
+    state = moved_out(state.lost(incarnation, standing=Standing.GONE, cause=cause), rank, fell=now)
     said = f"{rank.title}: {cause}"
     state = changed(state, first_cause=state.first_cause or said)
     # A broken connection is not yet a dead process; killing it again is harmless, trusting it is not.

@@ -11,7 +11,7 @@ from . import membership, recovery
 from .events import Action, Record, Send, StopSentinel
 from .seating import reseated
 from .sentinels import give_up, watched
-from .state import Rank, Standing, State, Watch
+from .state import Rank, State, Watch
 from .verdicts import fence, succeed
 
 Step = tuple[State, list[Action]]
@@ -61,11 +61,11 @@ def lost(state: State, node: str, cause: str, now: float) -> Step:
     """Everybody who lived on a node is shut out, whatever is heard of it later."""
     there = [rank for rank in state.living if rank.node == node]
     known = state.watches.get(node) or Watch()
-    if known.lost and not there:
+    if not there and (known.lost or node not in state.watches):
+        # It is known, or nobody of this run has lived there.
         return state, []
-    foreseen = node in state.draining
-    said = f"node {node}: {cause}" + (" (foreseen: it was to be left)" if foreseen else "")
-    what = "node left" if foreseen and not there else "node lost"
+    foreseen, said = node in state.draining, _said(state, node, cause)
+    what = "node lost" if there or known.fallen or not foreseen else "node left"
     actions: list[Action] = [Record(what, facts={"node": node, "cause": cause})]
     if known.up:
         actions += [Send(known.sentinel, Fenced(said)), StopSentinel(known.sentinel)]
@@ -116,13 +116,16 @@ def perhaps_lost(state: State, node: str, now: float) -> Step:
         return state, []
     if any(state.ranks[name].standing.living for name in known.ranks):
         return state, []
-    gone = [rank for rank in state.ranks.values() if rank.node == node and rank.standing is Standing.GONE]
-    together = [rank for rank in gone if now - rank.last_heard <= timeouts.heartbeat]
+    together = [state.ranks[name] for name, at in sorted(known.fallen.items()) if now - at <= timeouts.node]
     if not together:
         return state, []
-    cause = f"its sentinel and its ranks ended together: {', '.join(sorted(rank.title for rank in together))}"
+    cause = f"its sentinel and its ranks ended together: {', '.join(rank.title for rank in together)}"
     state, actions = lost(state, node, cause, now)
-    return _renamed(state, together, f"node {node}: {cause}"), actions
+    return _renamed(state, together, _said(state, node, cause)), actions
+
+
+def _said(state: State, node: str, cause: str) -> str:
+    return f"node {node}: {cause}" + (" (foreseen: it was to be left)" if node in state.draining else "")
 
 
 def _renamed(state: State, gone: list[Rank], cause: str) -> State:

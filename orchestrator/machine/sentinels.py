@@ -18,12 +18,13 @@ def settled(state: State, message: Hello) -> Step:
     return watched(state, message.node, known), _guard(known)
 
 
-def moved_out(state: State, rank: Rank) -> State:
-    """A rank's process is gone."""
+def moved_out(state: State, rank: Rank, fell: float = 0.0) -> State:
+    """A rank's process is gone; since ``fell`` if nobody wanted it to go."""
     known = state.watches.get(rank.node)
     if known is None or rank.incarnation not in known.ranks:
         return state
-    return watched(state, rank.node, changed(known, ranks=known.ranks.delete(rank.incarnation)))
+    fallen = known.fallen.set(rank.incarnation, fell) if fell else known.fallen
+    return watched(state, rank.node, changed(known, ranks=known.ranks.delete(rank.incarnation), fallen=fallen))
 
 
 def watch(state: State, node: str, now: float) -> Step:
@@ -37,7 +38,7 @@ def watch(state: State, node: str, now: float) -> Step:
         return state, []
     serial = known.serial + 1
     name = f"{SENTINEL}{node[:12]}-{state.settings.term}.{serial}"
-    state = watched(state, node, Watch(name, serial, asked=now, ranks=known.ranks))
+    state = watched(state, node, Watch(name, serial, asked=now, ranks=known.ranks, fallen=known.fallen))
     return state, [Record("sentinel asked for", facts={"sentinel": name, "node": node}), StartSentinel(name, node)]
 
 

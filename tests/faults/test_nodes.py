@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import ray
 from everstep import connect
 from everstep.orchestrator.drivers import RayDriver
 from everstep.orchestrator.names import NAMESPACE
-from everstep.orchestrator.view import RunState
+from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
+from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
 
 from .harness import Outcome, assert_as_if_undisturbed, open_gate, plan_of, read
 from .raylets import raylets
@@ -91,7 +95,10 @@ def drive(folder: Path, happening: Happening, **options: Any) -> Outcome:
         if state.phase.ended:
             journal[:] = connect(folder.name).events()
 
-    state = RayDriver().drive(plan_of(folder, ranks=4, gates=(GATE, LATER), **options), look)
+    plan = plan_of(folder, ranks=4, gates=(GATE, LATER), **options)
+    # It is their node that is given up, long before its ranks would be.
+    timeouts = replace(plan.elastic.timeouts, heartbeat=10.0)
+    state = RayDriver().drive(replace(plan, elastic=replace(plan.elastic, timeouts=timeouts)), look)
     assert happening.over, "not everything that was to be done was done"
     assert not [entry for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == NAMESPACE]
     return read(Outcome(state, journal, []), folder)
@@ -148,3 +155,89 @@ def test_a_killed_raylet_takes_everybody_with_it(undisturbed: Outcome, tmp_path:
     assert recovery.cause.startswith(f"node {node.id}: its sentinel and its ranks ended together")
     assert outcome.state.first_cause == recovery.cause
     del working
+
+
+def test_a_node_that_stops_and_comes_back_finds_itself_shut_out(
+    undisturbed: Outcome, tmp_path: Path, node: Node
+) -> None:
+    """Whatever its ranks wake up in: they are told so, end, and have published nothing."""
+    stopped: list[psutil.Process] = []
+    saved = tmp_path / "kept" / "checkpoints"
+
+    def stop(happening: Happening) -> None:
+        stopped[:] = node.processes
+        for process in stopped:
+            process.suspend()
+        open_gate(tmp_path, GATE)
+
+    def lost(happening: Happening) -> bool:
+        assert happening.state is not None
+        return happening.state.world == 2 and happening.state.phase is Phase.RUNNING
+
+    def wake(happening: Happening) -> None:
+        ranks = [psutil.Process(pid) for pid in happening.pids(node.id)]
+        assert all(rank.status() == psutil.STATUS_STOPPED for rank in ranks)
+        for process in stopped:
+            process.resume()
+        _, alive = psutil.wait_procs(ranks, timeout=30.0)
+        assert not alive
+        open_gate(tmp_path, LATER)
+
+    happening = Happening(tmp_path, (all_wait, stop), (lost, wake))
+    outcome = drive(tmp_path, happening, kept=True, checkpoint_every=1)
+    assert_as_if_undisturbed(outcome, undisturbed, [], lost=2)
+    (lost_node,) = entries(outcome, "node lost")
+    assert lost_node["node"] == node.id
+    assert str(lost_node["cause"]).startswith("no sign of life")
+    (recovery,) = outcome.state.recoveries
+    assert recovery.world_after == 2
+    # Its ranks had been in the third step, and nothing is known of a later one that they have decided.
+    away = {str(pid) for pid in [process.pid for process in stopped]}
+    assert not [path for path in tmp_path.glob("*.log") if path.stem in away and f'["rate", {GATE}' in path.read_text()]
+    assert sorted(path.name for path in saved.glob("step-*") if (path / "manifest.json").exists()) == [
+        "step-00000006",
+        "step-00000007",
+    ]
+
+
+def test_a_node_that_ray_drains_is_left_before_its_deadline(undisturbed: Outcome, tmp_path: Path, node: Node) -> None:
+    """Its ranks finish their step, and it is no failure. Nor is it one that its sentinel is killed before that."""
+
+    def kill(happening: Happening) -> None:
+        (pid,) = [entry["pid"] for entry in happening.told("sentinel up") if entry["node"] == node.id]
+        os.kill(pid, signal.SIGKILL)
+
+    def replaced(happening: Happening) -> bool:
+        return len(happening.told("sentinel up")) == 3
+
+    def drain(happening: Happening) -> None:
+        address = ray.get_runtime_context().gcs_address
+        deadline = int(1000 * (time.time() + 60.0))
+        reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        accepted, why = GcsClient(address=address).drain_node(node.id, reason, "it is taken away", deadline)
+        assert accepted, why
+
+    def told(happening: Happening) -> bool:
+        assert happening.state is not None
+        return sum(member.status == "leaving" for member in happening.state.members) == 2
+
+    def left(happening: Happening) -> bool:
+        assert happening.state is not None
+        return node.id not in {member.node for member in happening.state.members}
+
+    def go_on(happening: Happening) -> None:
+        ranks = [psutil.Process(pid) for pid in happening.pids(node.id) if psutil.pid_exists(pid)]
+        _, alive = psutil.wait_procs(ranks, timeout=30.0)
+        assert not alive
+        open_gate(tmp_path, LATER)
+
+    parts = ((all_wait, kill), (replaced, drain), (told, lambda _: open_gate(tmp_path, GATE)), (left, go_on))
+    outcome = drive(tmp_path, Happening(tmp_path, *parts))
+    assert_as_if_undisturbed(outcome, undisturbed, [], lost=2)
+    (draining,) = entries(outcome, "draining")
+    assert str(draining["reason"]).startswith("Ray drains it, and ends it in ")
+    assert (outcome.state.recoveries, outcome.state.first_cause) == ((), None)
+    assert entries(outcome, "node lost") == []
+    # Nothing was computed twice: neither in vain, nor by another rank.
+    computed = [place for places in outcome.computed.values() for place in places]
+    assert len(computed) == len(set(computed))
