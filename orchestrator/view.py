@@ -18,9 +18,10 @@ class Phase(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
-    @property
-    def ended(self) -> bool:
-        return self in (Phase.SUCCEEDED, Phase.FAILED)
+    ended: bool
+
+    def __init__(self, said: str) -> None:
+        self.ended = said in ("succeeded", "failed")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ def changed(value: Value, **fields: object) -> Value:
 
     It is not made by its constructor: not for values that check or derive anything there.
     """
-    held = {**value.__dict__, **fields}
+    # A copied dict goes on sharing its keys with those of all other values of the class.
+    held = value.__dict__.copy()
+    held.update(fields)
     assert len(held) == len(value.__dict__), f"a {type(value).__name__} has not all of {', '.join(fields)}"
-    copy = _new(type(value))
+    copy = _new(value.__class__)
     _set(copy, "__dict__", held)
     return copy

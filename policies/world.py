@@ -1,6 +1,6 @@
 """The identities and facts that every layer shares: who is a member, of which generation, at which place."""
 
-from collections.abc import Mapping
+from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
@@ -111,32 +111,46 @@ class World:
     ranks_per_replica: int = 1
 
     def __post_init__(self) -> None:
-        seats = [member.seat for member in self.members]
-        if any(not one < two for one, two in pairwise(seats)):
-            raise ValueError(f"members must be sorted by distinct seats, got {[str(seat) for seat in seats]}")
-        for replica, group in groupby(seats, key=attrgetter("replica")):
-            held = [seat.coordinate for seat in group]
-            if held != list(range(self.ranks_per_replica)):
+        seats = [(member.seat.replica, member.seat.coordinate) for member in self.members]
+        if any(one >= two for one, two in pairwise(seats)):
+            raise ValueError(f"members must be sorted by distinct seats, got {[str(one.seat) for one in self.members]}")
+        whole = list(range(self.ranks_per_replica))
+        for replica, group in self.groups.items():
+            held = [member.seat.coordinate for member in group]
+            if held != whole:
                 raise ValueError(f"replica {replica} holds coordinates {held}, not all {self.ranks_per_replica}")
+
+    @cached_property
+    def groups(self) -> Mapping[int, tuple[Member, ...]]:
+        """The members of every replica, in the order of replicas and coordinates."""
+        by_replica = groupby(self.members, key=attrgetter("seat.replica"))
+        return {replica: tuple(group) for replica, group in by_replica}
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:
         """Ids of the replicas, ascending. They keep their ids when others leave."""
-        return tuple(dict.fromkeys(member.seat.replica for member in self.members))
+        return tuple(self.groups)
 
     @property
     def incarnations(self) -> tuple[str, ...]:
-        return tuple(member.incarnation for member in self.members)
+        """In the order of the seats."""
+        return tuple(self.by_name)
+
+    @property
+    def names(self) -> KeysView[str]:
+        """The same as a set."""
+        return self.by_name.keys()
 
     def member(self, incarnation: str) -> Member | None:
-        return self._by_incarnation.get(incarnation)
+        return self.by_name.get(incarnation)
 
     def peers(self, coordinate: int) -> tuple[Member, ...]:
         """Members of all replicas at one coordinate: those who reduce with each other."""
         return tuple(member for member in self.members if member.seat.coordinate == coordinate)
 
     @cached_property
-    def _by_incarnation(self) -> Mapping[str, Member]:
+    def by_name(self) -> dict[str, Member]:
+        """The members by their incarnations, in the order of their seats."""
         return {member.incarnation: member for member in self.members}
 
     def __getstate__(self) -> dict[str, object]:

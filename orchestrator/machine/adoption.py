@@ -231,7 +231,14 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
     leaving = Map({name: place for name, place in adoption.past.leaving.items() if name in living})
     anew = next(said.anew for said in serving.values() if said.world.generation == world.generation)
     state = changed(
-        state, phase=Phase.RUNNING, ranks=ranks.finish(), world=world, anew=anew, unfinished=living, leaving=leaving
+        state,
+        phase=Phase.RUNNING,
+        ranks=ranks.finish(),
+        world=world,
+        anew=anew,
+        present=living,
+        unfinished=living,
+        leaving=leaving,
     )
     actions: list[Action] = []
     for rank in state.living:
@@ -269,7 +276,7 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
     left = adoption.past.unfinished
     found = left.opened.get(str(world.generation)) if left else None
     started = now - max(0.0, adoption.at - left.began) if left else now
-    record = Record("adopted", world.generation, {"world": len(state.members), "lost": len(dead)})
+    record = Record("adopted", world.generation, {"world": len(state.present), "lost": len(dead)})
     actions.append(record)
     if cause:
         if left is not None and not (dead and adoption.past.guessed):

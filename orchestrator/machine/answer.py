@@ -1,9 +1,9 @@
 """How the world goes on: what the reports say, what the recovery policy makes of it, and who is in the next world."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ...actors.messages import Restore
+from ...actors.messages import Report, Restore
 from ...policies.recovery import RecoveryDecision
 from ...policies.remedies import LossFacts, Remedy
 from ...policies.world import Position, Work, WorkKind, World
@@ -21,6 +21,7 @@ class Scene:
     """What the reports of all living members say.
 
     Attributes:
+        reports: themselves, by incarnation.
         position: first undecided position.
         work: what is under way there, None if nobody has come to it.
         released: members that were to leave and have nothing left to do.
@@ -28,6 +29,7 @@ class Scene:
         spares: those, and the parked ranks.
     """
 
+    reports: Mapping[str, Report]
     position: Position
     work: Work | None
     released: tuple[str, ...]
@@ -68,20 +70,23 @@ class Answer:
     deadline: float = 0.0
 
 
-def scene(state: State) -> Scene:
-    """Read the reports; every living member has made one."""
-    assert state.world is not None
-    assert state.recovery is not None
-    reports = state.recovery.reports
+def reported(state: State, world: World) -> dict[str, Report]:
+    """What living members of a world have said when they gave it up, in the order of their seats."""
+    held = (state.ranks[name] for name in world.names)
+    said = ((rank.incarnation, rank.report) for rank in held if rank.standing.living)
+    return {name: report for name, report in said if report and report.abandons == world.generation}
+
+
+def scene(state: State, old: World, reports: Mapping[str, Report]) -> Scene:
+    """Read the reports; every living member of the old world has made one."""
     lacking = {name for name, held in reports.items() if held.lacks}
     # Whoever lacks the state may not even have heard that others have gone back.
-    position = max((held.position for name, held in reports.items() if name not in lacking), default=None)
+    position = max({held.position for held in reports.values() if not held.lacks}, default=None)
     if position is None:
         # Nobody is left who could say it: this is what was heard last.
-        position = max(state.ranks[name].position for name in state.world.incarnations)
+        position = max(state.ranks[name].position for name in old.names)
     there = (held.work for held in reports.values() if held.position == position and held.work is not None)
-    released = _released(state, position)
-    old = state.world
+    released = _released(state, old, reports, position)
     if released:
         # They did not die: it is as if they had never been there.
         staying = tuple(member for member in old.members if member.incarnation not in released)
@@ -90,10 +95,11 @@ def scene(state: State) -> Scene:
     ready = (name for name in sorted(state.parked) if state.ranks[name].standing is not Standing.SUSPECT)
     spares = [*sorted(lacking.difference(released)), *ready]
     return Scene(
+        reports,
         position,
         next(there, None),
         released,
-        left_of(old, set(reports) - lacking if lacking else reports),
+        left_of(old, reports.keys() - lacking),
         tuple(Parked(name, state.ranks[name].node) for name in spares),
     )
 
@@ -132,7 +138,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
         step=step,
         remaining_steps=None if steps is None else max(0, steps - step),
         microbatches=microbatches,
-        lost_microbatches=_lost_microbatches(state, found, microbatches) if found.work else 0,
+        lost_microbatches=_lost_microbatches(found, microbatches) if found.work else 0,
         state_bytes=_state_bytes(state),
         vault_step=saved.get("vault"),
         storage_step=saved.get("storage"),
@@ -198,25 +204,23 @@ def _worth_waiting(state: State, now: float) -> float:
     return (state.recovery.waiting or now) + _LATE * costs(state).restart - now
 
 
-def _released(state: State, position: Position) -> tuple[str, ...]:
+def _released(state: State, old: World, reports: Mapping[str, Report], position: Position) -> tuple[str, ...]:
     """Members that were told to leave and have no work left, a whole replica at once, if enough others stay."""
-    assert state.world is not None
-    assert state.recovery is not None
     if not state.leaving:
         return ()
     size = state.settings.ranks_per_replica
     idle: dict[int, list[str]] = {}
     for name, told in sorted(state.leaving.items()):
-        held = state.recovery.reports.get(name)
-        member = state.world.member(name)
+        held = reports.get(name)
+        member = old.member(name)
         if told is None or held is None or member is None:
             continue
         if held.position < position or not (held.done or held.owed):
             idle.setdefault(member.seat.replica, []).append(name)
     free = [group for _, group in sorted(idle.items()) if len(group) == size]
     # Whoever lacks the state cannot take over from them.
-    holders = {name for name, held in state.recovery.reports.items() if not held.lacks}
-    staying = len(left_of(state.world, holders).whole) - len(free)
+    holders = {name for name, held in reports.items() if not held.lacks}
+    staying = len(left_of(old, holders).whole) - len(free)
     return tuple(name for group in free for name in group) if staying >= max(1, state.settings.minimum) else ()
 
 
@@ -227,10 +231,8 @@ def _state_bytes(state: State) -> int:
     return max((rank.ready.state_bytes for rank in replica if rank.ready), default=0)
 
 
-def _lost_microbatches(state: State, found: Scene, microbatches: int) -> int:
+def _lost_microbatches(found: Scene, microbatches: int) -> int:
     """Those of the work under way that no whole replica holds or is about to compute; its ranks all say the same."""
-    assert state.recovery is not None
-    reports = state.recovery.reports
-    held = [reports[members[0].incarnation] for members in found.left.whole.values()]
+    held = [found.reports[members[0].incarnation] for members in found.left.whole.values()]
     kept = frozenset[int]().union(*(one.done for one in held), *(one.owed for one in held))
     return max(0, microbatches - len(kept))

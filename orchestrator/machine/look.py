@@ -25,7 +25,7 @@ def look(state: State, now: float) -> RunState:
         generation=str(world.generation) if world else "",
         step=step,
         steps=steps,
-        world=len(state.members),
+        world=len(state.present),
         members=tuple(
             MemberView(
                 rank.incarnation,
@@ -142,7 +142,7 @@ def metrics(state: State) -> Mapping[str, object]:
         "microbatches_computed": sum(
             rank.finished.computed if rank.finished else rank.computed for rank in state.ranks.values()
         ),
-        "world": len(state.members),
+        "world": len(state.present),
         "generation": str(state.world.generation) if state.world else "",
         **{name: max(end.metrics.get(name, 0.0) for end in finished) for name in finished[0].metrics},
     }

@@ -1,18 +1,18 @@
 """The message that opens a generation, and what the machine remembers of it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ...actors.messages import Hold, Open, Release, Report, Restore, StoreAddress
 from ...policies.values import changed
 from ...policies.world import Generation, Position, World
 from ..view import Phase
-from .answer import Answer
+from .answer import Answer, Scene
 from .events import Action, Record, Send
 from .roster import Roster, restored
 from .sharing import Shared, share
 from .sources import went_back
 from .speeds import speeds
-from .state import NOBODY, Standing, State, names, without
+from .state import Names, Standing, State, without
 
 # What a rank that is parked waits for comes when somebody dies, which may be never.
 PARKED_S = 30 * 86400.0
@@ -41,14 +41,14 @@ def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
     return state, [*actions, Record("opened", generation, facts)]
 
 
-def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: float) -> tuple[State, list[Action]]:
+def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[State, list[Action]]:
     """The generation that a recovery, or ranks that join or leave, have prepared."""
     recovery, old, roster = state.recovery, state.world, chosen.roster
     assert recovery is not None
     assert old is not None
     assert roster is not None
     world = World(recovery.generation, roster.members, old.ranks_per_replica)
-    reports = recovery.reports
+    reports, released = found.reports, found.released
     position = chosen.position
     leaving = _leaving(state, world)
     measured = speeds(state.ranks, world) if state.settings.workload.by_speed else {}
@@ -67,35 +67,29 @@ def open_next(state: State, chosen: Answer, released: tuple[str, ...], now: floa
         sources=roster.sources,
         restore=chosen.restore,
     )
-    there = {*reports, *released}
-    gone = tuple(member.seat for member in old.members if member.incarnation not in there)
-    ahead = frozenset[str]() if chosen.anew else _ahead(reports, position)
-    done = ahead if chosen.anew else ahead.union(name for name in reports if state.ranks[name].finished)
-    everybody = names(world.incarnations)
-    pending = names(name for name in world.incarnations if name not in done) if done else everybody
+    gone = tuple(member.seat for name, member in old.by_name.items() if name not in reports)
+    left_over = reports.keys() - world.names
+    if chosen.anew:
+        state = _forgotten(state, position)
+    state = _seated(state, message, left_over)
     recovery = changed(
         recovery,
         opened=now,
         waiting=0.0,
-        step=min((held.position.step for held in reports.values()), default=position.step),
+        step=min({held.position.step for held in reports.values()}, default=position.step),
         lost=(*recovery.lost, *gone),
         lost_microbatches=tuple(sorted({*recovery.lost_microbatches, *shared.lost})),
-        unbuilt=everybody,
-        pending=pending,
+        unbuilt=state.present,
+        pending=state.unfinished if chosen.anew else _behind(state.unfinished, reports, position),
         stamps={"reported": recovery.stamps.get("reported", now), "opened": now},
         reason=chosen.reason,
     )
-    state = changed(state, recovery=recovery)
+    phase = Phase.RECOVERING if state.phase is Phase.WAITING else state.phase
+    state = changed(state, phase=phase, recovery=recovery)
     if chosen.restore is not None:
         state = went_back(state, chosen.restore)
-    if chosen.anew:
-        state = _forgotten(state, position)
-    state = _seated(state, message)
-    if state.phase is Phase.WAITING:
-        state = changed(state, phase=Phase.RECOVERING)
-    actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
-    left_over = sorted(name for name in reports if world.member(name) is None and name not in released)
-    for name in left_over:
+    actions: list[Action] = [Send(name, message) for name in world.names]
+    for name in sorted(left_over.difference(released)):
         state, more = _unseated(state, name)
         actions += more
     for name in released:
@@ -134,22 +128,24 @@ def _store(state: State, generation: Generation) -> StoreAddress:
     return StoreAddress(host, port, f"{state.settings.store_prefix}/{generation}")
 
 
-def _seated(state: State, message: Open) -> State:
-    """Everybody in the new world has its seat."""
-    world = message.world
-    newcomers = {name for name in state.parked if world.member(name) is not None}
-    ranks = state.ranks.mutate()
-    unfinished = []
-    for member in world.members:
-        rank = ranks[member.incarnation]
-        if rank.finished is None:
-            unfinished.append(member.incarnation)
-        if rank.seat != member.seat or rank.standing is Standing.READY:
-            standing = Standing.MEMBER if rank.standing is Standing.READY else rank.standing
-            ranks[member.incarnation] = changed(rank, seat=member.seat, standing=standing)
-    parked = state.parked
-    for name in newcomers:
+def _seated(state: State, message: Open, left_over: Collection[str] = ()) -> State:
+    """Everybody in the new world has its seat; most have the one that they had."""
+    world, old = message.world, state.world.by_name if state.world is not None else {}
+    parked, ranks = state.parked, state.ranks.mutate()
+    present, unfinished = state.present.mutate(), state.unfinished.mutate()
+    for name in left_over:
+        present.pop(name, None)
+        unfinished.pop(name, None)
+    for name, member in world.by_name.items():
+        if old.get(name) is member:
+            continue
+        rank = ranks[name]
+        standing = Standing.MEMBER if rank.standing is Standing.READY else rank.standing
+        ranks[name] = changed(rank, seat=member.seat, standing=standing)
         parked = without(parked, name)
+        present[name] = None
+        if rank.finished is None:
+            unfinished[name] = None
     leaving = state.leaving
     for name in message.leaving:
         if leaving.get(name) is None:
@@ -162,7 +158,8 @@ def _seated(state: State, message: Open) -> State:
         ranks=ranks.finish(),
         parked=parked,
         leaving=leaving,
-        unfinished=names(unfinished) if unfinished else NOBODY,
+        present=present.finish(),
+        unfinished=unfinished.finish(),
     )
 
 
@@ -173,7 +170,7 @@ def _forgotten(state: State, position: Position) -> State:
         standing = Standing.MEMBER if rank.standing is Standing.FINISHED else rank.standing
         ranks[rank.incarnation] = changed(rank, position=position, finished=None, standing=standing)
     begun = {place: said for place, said in state.begun.items() if place < position}
-    return changed(state, ranks=ranks.finish(), begun=begun, tried=None, finishing=0.0)
+    return changed(state, ranks=ranks.finish(), unfinished=state.present, begun=begun, tried=None, finishing=0.0)
 
 
 def _leaving(state: State, world: World) -> frozenset[str]:
@@ -186,9 +183,12 @@ def _leaving(state: State, world: World) -> frozenset[str]:
     return frozenset(member.incarnation for member in world.members if member.seat.replica in replicas)
 
 
-def _ahead(reports: Mapping[str, Report], position: Position) -> frozenset[str]:
-    """Whoever is ahead has decided the position that the others are about to follow."""
-    there = {name: held.position for name, held in reports.items() if not held.lacks}
-    if all(held == position for held in there.values()):
-        return frozenset()
-    return frozenset(name for name, held in there.items() if held == position)
+def _behind(unfinished: Names, reports: Mapping[str, Report], position: Position) -> Names:
+    """Those who have yet to decide something: whoever is ahead has decided what the others are about to follow."""
+    there = [held for held in reports.values() if not held.lacks]
+    if all(held.position == position for held in there):
+        return unfinished
+    for held in there:
+        if held.position == position:
+            unfinished = without(unfinished, held.incarnation)
+    return unfinished

@@ -5,15 +5,18 @@ change; a new loss before the new generation is open only shortens the list of r
 begins again at ``prepare`` under the next number.
 """
 
+from itertools import groupby
+from operator import attrgetter
+
 from ...actors.messages import Joined, Prepare, Report, Resumed
 from ...policies.values import changed
 from ...policies.world import Generation
 from ..view import Phase, RecoveryRecord
-from .answer import Answer, answer, scene
+from .answer import Answer, answer, reported, scene
 from .asking import ask
 from .events import Action, Record, Send
 from .opening import hold, open_next
-from .state import Recovery, State, names, without
+from .state import Recovery, State, without
 from .verdicts import begun, fail, fence, succeed, unconfirmed
 
 DEATHLESS_LIMIT = 3
@@ -32,7 +35,6 @@ def begin(
     assert state.world is not None, "nothing can be lost before the first generation"
     number = state.number + 1
     generation = Generation(state.settings.term, number)
-    members = names(rank.incarnation for rank in state.members)
     goes_on = old is not None and (planned or not old.planned)
     recovery = Recovery(
         generation=generation,
@@ -41,14 +43,15 @@ def begin(
         cause=old.cause if old and goes_on else cause,
         started=old.started if old and goes_on else (now if started is None else started),
         prepared=now,
-        silent=members,
+        silent=state.present,
         lost=old.lost if old else (),
         lost_microbatches=old.lost_microbatches if old else (),
     )
     phase = state.phase if planned and old is None else Phase.RECOVERING
     first = state.first_cause if planned else state.first_cause or cause
     state = changed(state, phase=phase, number=number, recovery=recovery, first_cause=first)
-    actions: list[Action] = [Send(member, Prepare(generation)) for member in sorted(members)]
+    prepare = Prepare(generation)
+    actions: list[Action] = [Send(member, prepare) for member in sorted(state.present)]
     facts = {"cause": cause, "before": recovery.before}
     return state, [Record("changing" if planned else "recovering", generation, facts), *actions]
 
@@ -65,10 +68,11 @@ def explain(state: State, cause: str) -> State:
 def report(state: State, incarnation: str, message: Report, now: float) -> tuple[State, list[Action]]:
     """A member promises to decide nothing in the current generation, and says what it has."""
     if not _binding(state, incarnation, message):
-        return state, [Record("stale report refused", message.abandons, {"rank": state.ranks[incarnation].title})]
+        record = Record("stale report refused", message.abandons, {"rank": state.ranks[incarnation].title})
+        return changed(state, ranks=state.heard(incarnation, now)), [record]
     assert state.world is not None
     if message.abandons != state.world.generation:
-        message = _as_if_told(state, incarnation, message)
+        message = _as_if_told(state, incarnation, message, state.world.generation)
     actions: list[Action] = []
     if state.recovery is None or state.recovery.opened:
         cause = f"{state.ranks[incarnation].title}: {message.cause or 'left the group'}"
@@ -77,12 +81,10 @@ def report(state: State, incarnation: str, message: Report, now: float) -> tuple
         state = changed(state, recovery=changed(state.recovery, guessed=len(state.recovery.lost) == 0))
     recovery = state.recovery
     assert recovery is not None
-    known = recovery.reports.get(incarnation)
-    reports = recovery.reports.set(incarnation, message)
-    recovery = changed(recovery, reports=reports, silent=without(recovery.silent, incarnation))
-    state = changed(state, recovery=recovery)
-    if state.ranks[incarnation].position != message.position:
-        state = state.rank(incarnation, position=message.position)
+    known = state.ranks[incarnation].report
+    ranks = state.heard(incarnation, now, report=message, position=message.position)
+    recovery = changed(recovery, silent=without(recovery.silent, incarnation))
+    state = changed(state, ranks=ranks, recovery=recovery)
     if message.accused is not None and message != known:
         count = state.accusations.get(message.accused, 0) + 1
         state = changed(state, accusations={**state.accusations, message.accused: count})
@@ -97,12 +99,16 @@ def plan(state: State, now: float) -> tuple[State, list[Action]]:
     recovery = state.recovery
     if recovery is None or recovery.opened or recovery.silent or unconfirmed(state, now):
         return state, []
-    for name, held in recovery.reports.items():
-        state, ending = begun(state, name, held.position, held.work)
+    old = state.world
+    assert old is not None
+    reports = reported(state, old)
+    # They mostly say the same.
+    for _, alike in groupby(reports.values(), key=attrgetter("position", "work")):
+        said = next(alike)
+        state, ending = begun(state, said.incarnation, said.position, said.work)
         if ending:
             return state, ending
-    found = scene(state)
-    assert state.world is not None
+    found = scene(state, old, reports)
     if found.lost == 0 and not recovery.planned and not recovery.waiting:
         state, actions, again = _deathless(state, now)
         if state.phase.ended or again:
@@ -112,7 +118,7 @@ def plan(state: State, now: float) -> tuple[State, list[Action]]:
     if found.lost or recovery.waiting or chosen.roster is None:
         state = changed(state, decision=chosen.reason)
     if chosen.roster is not None:
-        state, actions = open_next(state, chosen, found.released, now)
+        state, actions = open_next(state, chosen, found, now)
         # Whoever was let go may have been all that the others waited for.
         state, ending = succeed(state)
         return state, [*actions, *ending]
@@ -147,7 +153,7 @@ def conclude(state: State, now: float) -> tuple[State, list[Action]]:
     recovery = state.recovery
     if recovery is None or not recovery.opened or recovery.pending:
         return state, []
-    world_after = len(state.members)
+    world_after = len(state.present)
     state = changed(state, phase=Phase.RUNNING, recovery=None, deathless=0, accusations={})
     if recovery.planned:
         facts = {"cause": recovery.cause, "before": recovery.before, "after": world_after}
@@ -188,8 +194,9 @@ def _binding(state: State, incarnation: str, message: Report) -> bool:
     return message.promised >= recovery.generation
 
 
-def _as_if_told(state: State, incarnation: str, message: Report) -> Report:
-    """What a member has to give that never heard of the newest generation."""
+def _as_if_told(state: State, incarnation: str, message: Report, newest: Generation) -> Report:
+    """What a member has to give that never heard of the newest generation, which it has given up all the same."""
+    message = changed(message, abandons=newest)
     nothing = changed(message, done=frozenset(), owed=frozenset(), repeats=None)
     if incarnation in state.anew:
         # It was to forget what it has: others were given that, or it belongs to steps that were undone.
@@ -207,7 +214,7 @@ def _wait(state: State, chosen: Answer, now: float) -> tuple[State, list[Action]
     state = changed(state, phase=Phase.WAITING, recovery=recovery)
     state, actions = ask(state, now)
     if first:
-        told: list[Action] = [hold(state, name, chosen.deadline, chosen.reason) for name in sorted(recovery.reports)]
+        told: list[Action] = [hold(state, name, chosen.deadline, chosen.reason) for name in sorted(state.present)]
         actions = [Record("waiting", recovery.generation, {"reason": chosen.reason}), *told, *actions]
     return state, actions
 
@@ -217,8 +224,7 @@ def _deathless(state: State, now: float) -> tuple[State, list[Action], bool]:
     state = changed(state, deathless=state.deathless + 1)
     if state.deathless < DEATHLESS_LIMIT:
         return state, [], False
-    living = {rank.incarnation for rank in state.members}
-    accused = {name: count for name, count in state.accusations.items() if name in living}
+    accused = {name: count for name, count in state.accusations.items() if name in state.present}
     if not accused:
         error = f"collectives failed {state.deathless} times in a row and nobody can be blamed; {state.first_cause}"
         return (*fail(state, error), False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, cycle, groupby
+from itertools import count, cycle
 
 from ...policies.world import Member, Seat, World
 
@@ -59,16 +59,14 @@ class Roster:
 
 def left_of(world: World, living: Collection[str]) -> Left:
     """What is left of ``world`` when only these live."""
-    whole, broken, gone = {}, {}, []
-    for replica, group in groupby(world.members, key=lambda member: member.seat.replica):
-        there = tuple(member for member in group if member.incarnation in living)
-        if len(there) == world.ranks_per_replica:
-            whole[replica] = there
-        elif there:
-            broken[replica] = there
-        else:
-            gone.append(replica)
-    return Left(world.ranks_per_replica, whole, broken, tuple(gone))
+    hit = {member.seat.replica for name, member in world.by_name.items() if name not in living}
+    whole = {replica: group for replica, group in world.groups.items() if replica not in hit}
+    left = {
+        replica: tuple(member for member in world.groups[replica] if member.incarnation in living)
+        for replica in sorted(hit)
+    }
+    broken = {replica: there for replica, there in left.items() if there}
+    return Left(world.ranks_per_replica, whole, broken, tuple(replica for replica in left if replica not in broken))
 
 
 def survivors(left: Left) -> Roster:

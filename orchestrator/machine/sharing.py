@@ -1,8 +1,7 @@
 """Which microbatches of a step in progress every member of the next world computes."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ...actors.messages import Report
@@ -52,49 +51,38 @@ def share(
         # Whoever comes to it plans for itself, in the new world.
         return Shared()
     policy = suited(state.settings.workload, work.kind)
-    replicas = {
-        replica: tuple(member.incarnation for member in group)
-        for replica, group in groupby(world.members, key=lambda member: member.seat.replica)
-    }
+    replicas = {replica: tuple(one.incarnation for one in group) for replica, group in world.groups.items()}
+    for name in sources:
+        there.pop(name, None)
     progress = {
-        replica: _progress([there[name] for name in names if name in there and name not in sources])
-        for replica, names in replicas.items()
+        replica: _progress([there[name] for name in names if name in there]) for replica, names in replicas.items()
     }
-    kept = {index for held in progress.values() for index in held.done | held.owed}
+    held = progress.values()
+    kept = frozenset[int]().union(*(one.done for one in held), *(one.owed for one in held))
     # What a survivor would have begun by itself is given out too, but it is not lost.
-    planned = _planned(state, policy, work)
-    coming = {
-        replica: frozenset(planned.get(replica, ())) - kept
+    fresh = [
+        replica
         for replica, names in replicas.items()
-        if not any(name in there or name in sources for name in names)
-    }
+        if there.keys().isdisjoint(names) and not any(name in sources for name in names)
+    ]
+    planned = _planned(state, policy, work) if fresh else {}
+    coming = {replica: frozenset(planned.get(replica, ())) - kept for replica in fresh}
     if not policy.exact:
         # It gives nothing out, and is to drop only what the dead had.
         progress |= {replica: Progress(owed=indices) for replica, indices in coming.items()}
-    idle = {
-        replica
-        for replica, names in replicas.items()
-        if progress[replica] == Progress() and any(name in leaving for name in names)
-    }
+    leavers = {replica for replica, names in replicas.items() if any(name in leaving for name in names)}
+    idle = {replica for replica in leavers if progress[replica] == Progress()}
     assignment = policy.given(speeds).extend(
         {each: held for each, held in progress.items() if each not in idle}, work.microbatches
     )
-    lost = set(range(work.microbatches)) - kept - {index for indices in coming.values() for index in indices}
-    places = {member.seat: member.incarnation for member in world.members}
-    return Shared(
-        work,
-        {
-            member.incarnation: () if member.seat.replica in idle else assignment.computed_by(member.seat.replica)
-            for member in world.members
-        },
-        {
-            member.incarnation: places[replace(member.seat, replica=assignment.shadows[member.seat.replica])]
-            for member in world.members
-            if member.seat.replica in assignment.shadows
-        },
-        frozenset(assignment.dropped),
-        tuple(sorted(lost)),
-    )
+    lost = frozenset(range(work.microbatches)).difference(kept, *coming.values())
+    indices: dict[str, tuple[int, ...]] = {}
+    for replica, names in replicas.items():
+        indices |= dict.fromkeys(names, () if replica in idle else assignment.computed_by(replica))
+    shadows: dict[str, str] = {}
+    for shadow, repeated in assignment.shadows.items():
+        shadows |= zip(replicas[shadow], replicas[repeated], strict=True)
+    return Shared(work, indices, shadows, frozenset(assignment.dropped), tuple(sorted(lost)))
 
 
 def _planned(state: State, policy: WorkloadPolicy, work: Work) -> Mapping[int, tuple[int, ...]]:
@@ -110,6 +98,7 @@ def _progress(reports: Sequence[Report]) -> Progress:
     """What a replica has, after what those of its ranks say that have come to the position."""
     if not reports:
         return Progress()
-    done = frozenset.intersection(*(held.done for held in reports))
-    held = frozenset.union(*(held.done | held.owed for held in reports))
-    return Progress(done, held - done, reports[0].repeats)
+    # They mostly say the same.
+    done, owed = {held.done for held in reports}, {held.owed for held in reports}
+    kept = frozenset.intersection(*done)
+    return Progress(kept, frozenset().union(*done, *owed) - kept, reports[0].repeats)

@@ -125,17 +125,17 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             ),
             Send(incarnation, Fenced("this rank was replaced or given up")),
         ]
-    standing = _standing(state, incarnation) if rank.standing is Standing.SUSPECT else rank.standing
-    state = state.rank(incarnation, last_heard=now, standing=standing)
+    match message:
+        case Heartbeat():
+            return _beat(state, incarnation, message, now)
+        case Report():
+            return recovery.report(state, incarnation, message, now)
+    state = changed(state, ranks=state.heard(incarnation, now))
     match message:
         case Hello():
             return membership.hello(state, incarnation, message)
         case Ready():
             return membership.ready(state, incarnation, message, now)
-        case Heartbeat():
-            return _beat(state, incarnation, message, now)
-        case Report():
-            return recovery.report(state, incarnation, message, now)
         case Joined():
             return recovery.joined(state, incarnation, message, now)
         case Resumed():
@@ -174,7 +174,8 @@ def _fired(state: State, message: FaultFired) -> Step:
 def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Step:
     """A sign of life, with how far the rank is."""
     names = ("position", "stage", "computed", "busy", "held")
-    state = state.rank(incarnation, **{name: getattr(message, name) for name in names})
+    told = {name: getattr(message, name) for name in names}
+    state = changed(state, ranks=state.heard(incarnation, now, **told))
     state, actions = records.heard(state, message)
     state, watched = sentinels.watch(state, state.ranks[incarnation].node, now)
     actions += watched
@@ -258,16 +259,6 @@ def _overdue(state: State, now: float) -> list[tuple[str, str]]:
     reason = f"no report within {timeouts.heartbeat:g} s of a recovery"
     overdue += [(name, reason) for name in recovery.overdue(state, now) if name not in dict(overdue)]
     return overdue
-
-
-def _standing(state: State, incarnation: str) -> Standing:
-    """What a rank is when it is not under suspicion."""
-    rank = state.ranks[incarnation]
-    if rank.finished is not None:
-        return Standing.FINISHED
-    if state.world is not None and state.world.member(incarnation) is not None:
-        return Standing.MEMBER
-    return Standing.READY if rank.ready is not None else Standing.STARTING
 
 
 def _after_the_end(state: State, event: Event) -> Step:

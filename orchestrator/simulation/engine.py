@@ -349,7 +349,8 @@ class Engine:
             self.training.interrupt(self.now, lost=True)
         for name in ended:
             self._slow.pop(name, None)
-        lost_nodes = () if failure.what is What.RANK else sorted(nodes)
+        # One that is repaired comes back under its name, as lost nodes never do.
+        lost_nodes = () if failure.what is What.RANK or failure.repair is not None else sorted(nodes)
         self.time.at(self.now + self.costs.detect, lambda: self._notice(ended, lost_nodes, failure.source))
         self._plan()
 

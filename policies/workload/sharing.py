@@ -35,13 +35,14 @@ def missing_from(kept: Mapping[int, Set[int]], microbatches: int) -> list[int]:
     Raises:
         ValueError: an index is kept twice, or is none of the step's.
     """
-    claims = Counter(index for indices in kept.values() for index in indices)
-    doubled = sorted(index for index, times in claims.items() if times > 1)
-    if doubled:
+    claimed = frozenset[int]().union(*kept.values())
+    if len(claimed) < sum(map(len, kept.values())):
+        claims = Counter(index for indices in kept.values() for index in indices)
+        doubled = sorted(index for index, times in claims.items() if times > 1)
         raise ValueError(f"microbatches {doubled} are held by more than one replica")
-    missing = [index for index in range(microbatches) if index not in claims]
-    if len(missing) + len(claims) > microbatches:
-        raise ValueError(f"microbatches {sorted(claims)} are not all in 0..{microbatches - 1}")
+    missing = [index for index in range(microbatches) if index not in claimed]
+    if len(missing) + len(claimed) > microbatches:
+        raise ValueError(f"microbatches {sorted(claimed)} are not all in 0..{microbatches - 1}")
     return missing
 
 

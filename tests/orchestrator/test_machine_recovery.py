@@ -240,7 +240,9 @@ def test_a_later_report_of_the_same_rank_replaces_the_earlier() -> None:
     script.report(2)
     script.report(3)
     assert script.state.recovery is not None
-    assert script.state.recovery.reports[name(0)].done == {0}
+    report = script.state.ranks[name(0)].report
+    assert report is not None
+    assert report.done == {0}
     assert script.indices(0)[:2] == (0, 1)
 
 
@@ -251,8 +253,7 @@ def test_a_report_of_somebody_who_left_is_refused() -> None:
     assert script.state.world is not None
     actions = script.report(1)
     assert addressees(actions, Fenced) == [1]
-    assert script.state.recovery is not None
-    assert name(1) not in script.state.recovery.reports
+    assert script.state.ranks[name(1)].report is None
 
 
 def test_whoever_does_not_report_in_time_is_given_up() -> None:

@@ -230,9 +230,10 @@ def _decided_not_followed() -> AbstractContextManager[None]:
     """What one survivor has decided is done again by those who have not."""
 
     def wrong(state: State, message: Open) -> Open:
-        if state.recovery is None or not state.recovery.reports or message.restore is not None:
+        reports = [rank.report for rank in state.members if rank.report is not None]
+        if state.recovery is None or not reports or message.restore is not None:
             return message
-        behind = min(held.position for held in state.recovery.reports.values())
+        behind = min(held.position for held in reports)
         return replace(message, position=behind)
 
     return _opening(wrong)

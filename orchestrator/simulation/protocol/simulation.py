@@ -9,6 +9,7 @@ from typing import Any
 
 from ....actors.messages import Open
 from ...machine import events
+from ...machine.answer import reported
 from ...machine.state import State
 from . import ending
 from .chance import Chance
@@ -109,7 +110,7 @@ class Simulation:
         opened = next((message for message in sends if isinstance(message, Open)), None)
         if before.world is None or after.recovery is None or opened is None or controller is not self.controller:
             return
-        reports = dict(after.recovery.reports)
+        reports = reported(after, before.world)
         self.checks.planned(reports.values(), self.ranks)
         self.diary.seen["deathless"] += after.deathless > 0
         begun = {held.work for name, held in sorted(reports.items())
