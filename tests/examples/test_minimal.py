@@ -48,6 +48,6 @@ def test_it_runs_as_it_says() -> None:
         check=True,
     )
     undisturbed = fit(small(60, 1), minimal.train)
-    assert played.stdout.splitlines()[-1] == (
-        f"loss {undisturbed['loss']:.3f}  recovered 1 time(s)  weights {undisturbed['weights_sha256']}"
-    )
+    # Ray may have something to say of the dead worker, at any time.
+    (said,) = (line for line in played.stdout.splitlines() if line.startswith("loss "))
+    assert said == f"loss {undisturbed['loss']:.3f}  recovered 1 time(s)  weights {undisturbed['weights_sha256']}"
