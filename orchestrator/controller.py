@@ -50,6 +50,7 @@ from .vaults import KillVault, Orders, Vaults
 from .view import Phase, RunState
 
 CLOSE_TIMEOUT_S = 10.0
+_LOOK_AGAIN_S = 0.01
 
 
 class Controller:
@@ -163,13 +164,32 @@ class Controller:
             if self._checkpoints is not None:
                 await self._recall(self._checkpoints, begun=bool(self._past.generation))
             living = await self._cluster.adopt(self._past)
-            self._handle(TookOver(self._past, living, time.time()))
+            if self._past.saved.get(VAULT) and self._vaults is not None:
+                await self._hear_vaults(self._vaults)
+            # What vaults hold they tell themselves, newer than any journal.
+            saved = {source: step for source, step in self._past.saved.items() if source != VAULT}
+            self._handle(TookOver(replace(self._past, saved={**saved, **self._state.saved}), living, time.time()))
             return
         found = await asyncio.to_thread(self._checkpoints.newest) if self._checkpoints is not None else None
         if found is not None:
             self._handle(found)
         if not self._over:
             self._handle(Started())
+
+    async def _hear_vaults(self, vaults: Vaults) -> None:
+        """Wait for vaults to come: if no rank lives, what they hold is what the run goes on from."""
+        kept: list[Event | Deposed] = []
+        deadline = time.monotonic() + self._state.settings.timeouts.adopt / 2
+        while VAULT not in self._state.saved and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            while not self._events.empty():
+                event = self._events.get_nowait()
+                if isinstance(event, Saved) or (isinstance(event, Heard) and vaults.concerns(event.message)):
+                    self._handle(event)
+                else:
+                    kept.append(event)
+        for event in kept:
+            self._events.put_nowait(event)
 
     async def _recall(self, checkpoints: Checkpoints, begun: bool) -> None:
         """What an earlier life has saved; or, if it opened nothing, what it would have gone on from."""

@@ -85,6 +85,7 @@ class VaultCopies:
         self._floor: Generation | None = None
         self._undone: tuple[Generation, int] | None = None
         self._announced = 0
+        self._unreadable: set[int] = set()
         self.got_bytes, self.got_seconds = 0, 0.0
         self._warned: set[str] = set()
         self._closed = False
@@ -175,11 +176,17 @@ class VaultCopies:
         return [*orders, *self._news(f"everybody went back to step {back_to}"), *self.plan()]
 
     def unreadable(self, step: int, problem: str) -> list[Order]:
-        """A rank could get no copy of some part."""
-        manifest = self.manifests.pop(step, None)
-        if manifest is None:
+        """A rank that is to go back to this step could get no copy of some part; every rank says so."""
+        if step in self._unreadable:
             return []
-        return [*self._forget(part.name for part in manifest.parts), *self._news(problem)]
+        self._unreadable.add(step)
+        manifest = self.manifests.pop(step, None)
+        orders = self._forget(part.name for part in manifest.parts) if manifest else []
+        older = max(
+            (other for other, held in self.manifests.items() if other < step and self.whole(held)), default=None
+        )
+        self._announced = self.newest.step if self.newest else 0
+        return [*orders, Lost(VAULT, step, older, problem)]
 
     def close(self) -> list[Order]:
         """Take nothing any more."""
@@ -279,6 +286,7 @@ class VaultCopies:
         """Every part has its copies: now its manifest makes them a snapshot."""
         step, generation = snapshot
         del self._copying[snapshot]
+        self._unreadable.discard(step)
         self.manifests[step] = Manifest(step, generation, tuple(parts), len(parts))
         self.manifests = dict(sorted(self.manifests.items())[-self._keep :])
         stay = {part.name for held in self.manifests.values() for part in held.parts}

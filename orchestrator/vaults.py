@@ -77,6 +77,11 @@ class Vaults:
                 return False, self._tick(asleep, now)
         return False, []
 
+    @staticmethod
+    def concerns(message: object) -> bool:
+        """Whether this is what a vault says."""
+        return isinstance(message, VaultHello | VaultBeat | Pulled)
+
     def opening(self, message: Open) -> tuple[Open, Orders]:
         """A generation opens: ranks that go back to a snapshot are told where its parts are."""
         restore = message.restore

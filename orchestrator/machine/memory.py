@@ -1,5 +1,8 @@
 """What a later controller life must know of this one; the journal has it before anything is done about it."""
 
+from collections.abc import Mapping
+
+from ...actors.node.vault_messages import VAULT
 from ...policies.values import changed as with_fields
 from .events import Record
 from .look import metrics
@@ -33,7 +36,7 @@ def note(before: State, after: State) -> list[Record]:
     changed: dict[str, object] = {}
     old, new = vars(before), vars(after)
     for name in _PLAIN:
-        if new[name] is not old[name]:
+        if new[name] is not old[name] and _lasting(name, new[name]) != _lasting(name, old[name]):
             changed[name] = new[name]
     for name in _GROWING:
         if new[name] is not old[name]:
@@ -44,6 +47,14 @@ def note(before: State, after: State) -> list[Record]:
         changed["ending"] = Ending(after.phase, after.error, after.traceback, metrics(after))
     facts = {name: WRITE[name](value) if name in WRITE else value for name, value in changed.items()}
     return [Record("memory", facts=facts)] if facts else []
+
+
+def _lasting(name: str, value: object) -> object:
+    """What of it is worth a line: which snapshot is the newest changes with every step, and vaults tell it."""
+    if name != "saved":
+        return value
+    assert isinstance(value, Mapping)
+    return {source: step for source, step in value.items() if source != VAULT}, VAULT in value
 
 
 def _guessed(state: State) -> bool:

@@ -13,6 +13,7 @@ from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.view import Phase
 
+from .controllers import Lives
 from .harness import During, Outcome, drive, open_gate, plan_of, until
 
 RANKS, GATE = 3, 4
@@ -175,6 +176,19 @@ def test_a_vault_that_is_stopped_is_replaced(undisturbed: Outcome, tmp_path: Pat
     outcome = trained(tmp_path, (), during)
     assert_succeeded(outcome, undisturbed)
     assert outcome.state.recoveries == ()
+
+
+def test_the_controller_and_all_ranks_die_and_vaults_come_to_the_next_controller(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    with Lives(tmp_path, ranks=RANKS, snapshot_every=1, snapshot_copies=1, gates=(GATE,)) as lives:
+        lives.dies("a snapshot is whole")
+        for pid in lives.pids():
+            os.kill(pid, signal.SIGKILL)
+        open_gate(tmp_path, GATE)
+        outcome = lives.ends()
+    assert_succeeded(outcome, undisturbed)
+    assert outcome.state.resumed.endswith("from vault")
 
 
 def test_too_little_memory_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

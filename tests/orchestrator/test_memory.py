@@ -65,7 +65,12 @@ def test_the_next_life_knows_what_this_one_knew(seed: int) -> None:
     state, past = played(seed)
     after = inherited(State(state.settings), past)
     for name in KEPT:
-        assert getattr(after, name) == getattr(state, name), name
+        if name == "saved":
+            # Which step vaults hold they tell themselves.
+            assert after.saved.keys() == state.saved.keys()
+            assert after.saved.get("storage") == state.saved.get("storage")
+        else:
+            assert getattr(after, name) == getattr(state, name), name
     if state.phase.ended:
         assert past.ending is not None
         assert (past.ending.phase, past.ending.error) == (state.phase, state.error)

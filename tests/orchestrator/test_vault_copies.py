@@ -301,6 +301,21 @@ def test_a_later_controller_learns_from_vaults_what_there_is() -> None:
     assert len(later.where(1)) == 3
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_no_rank_can_read_is_lost_whether_it_was_known_of_or_not(known: bool) -> None:
+    """A later controller may have been told by a journal of what vaults do not hold any more."""
+    there = world()
+    for _ in range(2):
+        there.offer(ranks=2)
+        there.settle()
+    step = 2 if known else 3
+    told = there.copies.unreadable(step, "it is gone")
+    assert Lost(VAULT, step, 1 if known else 2, "it is gone") in told
+    # Every rank says so.
+    assert there.copies.unreadable(step, "it is gone") == []
+    assert there.copies.where(2) == () if known else there.copies.where(2)
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_nobody_takes_anything_when_there_are_to_be_no_snapshots(before: bool) -> None:
     there = world("a", vaults=False)
