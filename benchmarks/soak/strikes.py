@@ -118,7 +118,8 @@ class Striker:
         if state is None or state.phase not in (Phase.RUNNING, Phase.RECOVERING) or state.step < step:
             return False
         self.pids()
-        return state.world == state.target and state.parked >= self._spares
+        # Whoever is ready may have to wait for this step to join.
+        return state.world + state.parked >= state.target + self._spares
 
     def _strike(self, strike: Strike) -> None:
         self._await(lambda: self._try(strike), f"somebody for {strike.kind!r}")
@@ -177,10 +178,10 @@ class Striker:
         if not nodes:
             return False
         node = nodes[int(strike.pick * len(nodes))]
+        self._cluster.add_node(num_cpus=CPUS)
         self._handle.drain(node.node_id)
         self.struck[strike.kind] += 1
         self._drained.append(node)
-        self._cluster.add_node(num_cpus=CPUS)
         return True
 
     def _remove_drained(self) -> None:
