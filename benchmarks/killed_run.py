@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from everstep.conf.run import load
 from everstep.orchestrator import journal
 from everstep.orchestrator.load import load_function
 from everstep.orchestrator.trainer import ElasticTrainer
-from everstep.orchestrator.view import RunState
+from everstep.orchestrator.view import MemberView, RunState
 
 EXAMPLE = Path(everstep.__file__).parent / "examples" / "gpt_bytes.yaml"
 STEPS = 6
@@ -29,9 +29,9 @@ _POLL_S = 0.01
 
 @dataclass(frozen=True)
 class Kill:
-    """When a rank was killed, on the clock of the traces and on that of the journal, in seconds."""
+    """When ranks were killed, on the clock of the traces and on that of the journal, in seconds."""
 
-    incarnation: str
+    incarnations: tuple[str, ...]
     at: float
     wall: float
 
@@ -48,22 +48,50 @@ class KilledRun:
     @property
     def survivors(self) -> list[RankTrace]:
         """What the ranks did that went through to the end."""
-        return [trace for name, trace in self.traces.items() if self.kill is None or name != self.kill.incarnation]
+        return [trace for name, trace in self.traces.items() if self.kill is None or name not in self.kill.incarnations]
+
+
+@dataclass(frozen=True)
+class Blow:
+    """Whom a kill hits.
+
+    Attributes:
+        ranks: their incarnations.
+        pids: every process that is killed.
+    """
+
+    ranks: tuple[str, ...]
+    pids: tuple[int, ...]
+
+
+def one_rank(state: RunState, rng: random.Random) -> Blow:
+    """Any member."""
+    member = rng.choice(_members(state))
+    return Blow((member.incarnation,), (member.pid,))
+
+
+def every_rank(state: RunState, rng: random.Random) -> Blow:
+    """All ranks there are."""
+    return Blow(tuple(held.incarnation for held in state.members), tuple(held.pid for held in state.members))
 
 
 @dataclass
 class Killer:
-    """Follows a run from outside and kills one of its ranks.
+    """Follows a run from outside and kills some of its ranks.
 
     Args:
         traces: folder that the ranks trace to.
         step_s: how long a step takes.
-        rng: chooses the rank and the moment.
+        rng: chooses the ranks and the moment.
+        choose: whom it hits.
+        spares: that must stand by before.
     """
 
     traces: Path
     step_s: float
     rng: random.Random
+    choose: Callable[[RunState, random.Random], Blow] = one_rank
+    spares: int = 0
     kill: Kill | None = None
     _state: RunState | None = None
     _over: threading.Event = field(default_factory=threading.Event)
@@ -90,15 +118,21 @@ class Killer:
                 return
         time.sleep(self.rng.uniform(0, len(KILLED_STEPS) * self.step_s))
         assert self._state is not None
-        member = self.rng.choice(self._state.members)
-        self.kill = Kill(member.incarnation, time.monotonic(), time.time())
-        os.kill(member.pid, signal.SIGKILL)
+        blow = self.choose(self._state, self.rng)
+        self.kill = Kill(blow.ranks, time.monotonic(), time.time())
+        for pid in blow.pids:
+            os.kill(pid, signal.SIGKILL)
 
     def _begun(self, step: int) -> bool:
-        if self._state is None or self._state.step < step - 1:
+        if self._state is None or self._state.step < step - 1 or self._state.parked < self.spares:
             return False
-        traces = read_traces(self.traces)
-        return bool(traces) and all(step - 1 in trace.applied for trace in traces.values())
+        traces, members = read_traces(self.traces), _members(self._state)
+        there = [traces.get(member.incarnation) for member in members]
+        return bool(there) and all(trace is not None and step - 1 in trace.applied for trace in there)
+
+
+def _members(state: RunState) -> list[MemberView]:
+    return [member for member in state.members if member.replica is not None]
 
 
 def run_example(
@@ -107,11 +141,15 @@ def run_example(
     cluster: str,
     strike: tuple[float, random.Random] | None = None,
     overrides: Sequence[str] = (),
+    choose: Callable[[RunState, random.Random], Blow] = one_rank,
+    spares: int = 0,
 ) -> KilledRun:
     """Train the example, on four ranks if ``overrides`` of its file say nothing else.
 
     Args:
         strike: for a kill, the seconds of a step and what chooses rank and moment.
+        choose: whom it hits.
+        spares: that the run has beside its ranks, and that stand by before the kill.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -124,6 +162,7 @@ def run_example(
                 "elastic.chaos=[]",
                 f"cluster={cluster}",
                 f"storage_path={folder}",
+                f"elastic.spares={spares}",
                 *overrides,
             ],
         )
@@ -135,7 +174,7 @@ def run_example(
         if strike is None:
             result = trainer.fit()
         else:
-            killer = Killer(traces, *strike)
+            killer = Killer(traces, *strike, choose, spares)
             with killer.at_work():
                 result = trainer.fit(on_state=killer.observe)
             kill = killer.kill

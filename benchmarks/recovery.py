@@ -5,12 +5,11 @@ Run: ``python -m everstep.benchmarks.recovery --kills 40`` (needs the extra ``pe
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 
-from everstep.benchmarks import timeline
+from everstep.benchmarks import comebacks, timeline
 from everstep.benchmarks.common import Row, console, median_row, own_ray, parser, percentile, publish
 from everstep.benchmarks.killed_run import KilledRun, run_example
 from everstep.benchmarks.peers import ray_train, torchft, torchrun
@@ -93,8 +92,7 @@ def measure(kills: int, seed: int, cluster: str) -> tuple[list[Recovery], bool]:
     """The recoveries, and whether every run ended with the weights of the undisturbed one."""
     out = console()
     undisturbed = run_example("recovery-undisturbed", seed, cluster)
-    ends = [timeline.committed(step, undisturbed.survivors) for step in sorted(undisturbed.survivors[0].decided)]
-    step_s = statistics.median(later - sooner for sooner, later in pairwise(ends))
+    step_s = timeline.step_seconds(undisturbed.survivors)
     rng = random.Random(seed)
     recoveries, identical = [], True
     for number in range(1, kills + 1):
@@ -121,12 +119,12 @@ def measure_peers(kills: int, seed: int) -> list[PeerRecovery]:
     return found
 
 
-def phase_table(recoveries: Sequence[Recovery]) -> Table:
+def phase_table(title: str, phases: Mapping[str, Sequence[float]]) -> Table:
     """Median, 95th percentile and maximum by phase, in milliseconds."""
-    shown = Table("phase", "median", "p95", "max", title=f"{len(recoveries)} kills, ms", title_justify="left")
+    shown = Table("phase", "median", "p95", "max", title=f"{title}, ms", title_justify="left")
     for column in shown.columns[1:]:
         column.justify = "right"
-    for name, seconds in phases_of(recoveries).items():
+    for name, seconds in phases.items():
         figures = (statistics.median(seconds), percentile(seconds, 95), max(seconds))
         shown.add_row(name, *(f"{1000 * figure:.1f}" for figure in figures))
     return shown
@@ -189,21 +187,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = parser(__doc__)
     made.add_argument("--kills", type=int, default=40, help="runs of which one rank is killed (default: 40)")
     made.add_argument("--cluster", choices=list(ClusterKind), default=ClusterKind.RAY, help="of everstep's ranks")
+    made.add_argument("--swaps", type=int, default=0, help="runs in which a spare takes the place")
+    made.add_argument("--node-swaps", type=int, default=0, help="runs that lose a node with two ranks")
+    made.add_argument("--all-dead", type=int, default=0, help="runs of which all ranks die, for each source of state")
     made.add_argument("--skip-peers", action="store_true", help="measure everstep alone")
     made.add_argument("--peer-kills", type=int, default=5, help="of each peer (default: 5)")
     options = made.parse_args(arguments)
 
     # Peers must not share the machine with our cluster.
-    with own_ray(RANKS) if options.cluster == ClusterKind.RAY else nullcontext():
-        recoveries, identical = measure(options.kills, options.seed, options.cluster)
+    with own_ray(RANKS + 1) if options.cluster == ClusterKind.RAY else nullcontext():
+        recoveries, identical = measure(options.kills, options.seed, options.cluster) if options.kills else ([], True)
+        returns = comebacks.measure(options)
+    if options.node_swaps and options.cluster == ClusterKind.RAY:
+        returns += comebacks.measure_nodes(options.node_swaps, options.seed)
     of_peers = [] if options.skip_peers else measure_peers(options.peer_kills, options.seed)
 
     if recoveries:
-        console().print(phase_table(recoveries))
+        console().print(phase_table(f"{len(recoveries)} kills", phases_of(recoveries)))
+    for kind, found in comebacks.by_kind(returns).items():
+        console().print(phase_table(f"{kind}, {len(found)} runs", comebacks.phases_of(found)))
     if of_peers:
         console().print(peer_table(of_peers))
     ours = rows_of(recoveries, identical, options.seed) if recoveries else []
-    publish("After SIGKILL of one of four ranks", [*ours, *peer_rows(of_peers, options.seed)], options)
+    back = comebacks.rows_of(returns, options.seed)
+    publish("After SIGKILL", [*ours, *back, *peer_rows(of_peers, options.seed)], options)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """From the lines that ranks trace to the time that a recovery took beyond computing. Pure arithmetic on seconds."""
 
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 Span = tuple[float, float]
@@ -69,6 +71,12 @@ def step_committed_after(moment: float, survivors: Sequence[RankTrace]) -> int:
 def committed(step: int, ranks: Sequence[RankTrace]) -> float:
     """When the last of the ranks committed a step."""
     return max(trace.decided[step] for trace in ranks)
+
+
+def step_seconds(ranks: Sequence[RankTrace]) -> float:
+    """How long a step takes, by the median."""
+    ends = [committed(step, ranks) for step in sorted(ranks[0].decided)]
+    return statistics.median(later - sooner for sooner, later in pairwise(ends))
 
 
 def final_reduction(step: int, ranks: Sequence[RankTrace]) -> float:

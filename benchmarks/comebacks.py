@@ -1,0 +1,224 @@
+"""How long until the next committed step where others come in for the dead: spares, or new ranks and a saved state."""
+
+import argparse
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from everstep.benchmarks import timeline
+from everstep.benchmarks.common import Row, console, median_row, percentile
+from everstep.benchmarks.killed_run import Blow, KilledRun, every_rank, one_rank, run_example
+from everstep.benchmarks.peers.workload import RANKS
+from everstep.orchestrator.view import RunState
+from ray.cluster_utils import Cluster
+
+SWAP, NODE, STORAGE, VAULT = "swap", "node swap", "all dead, storage", "all dead, vault"
+PER_NODE = 2
+# Enough for spares to stand by before the last ones.
+_LONGER = ("config.steps=24",)
+# All ranks are replaced before the run goes on, so that it is the same world that commits again.
+_ALL = (f"scaling.ranks=[{RANKS},{RANKS}]", "elastic.replace=true")
+_SWAPS = (f"scaling.ranks=[1,{RANKS}]", "elastic.recovery=swap")
+OVERRIDES: Mapping[str, tuple[str, ...]] = {
+    SWAP: _SWAPS,
+    NODE: _SWAPS,
+    STORAGE: (*_ALL, "elastic.checkpoint_every=1", "elastic.snapshot_every=0"),
+    VAULT: (*_ALL, "elastic.checkpoint_every=0", "elastic.snapshot_every=1"),
+}
+_SPARES = "completed by spares"
+_DECIDED = {SWAP: _SPARES, NODE: _SPARES, STORAGE: "restore from storage", VAULT: "restore from vault"}
+
+
+@dataclass(frozen=True)
+class Comeback:
+    """One kill and what followed, in seconds.
+
+    Attributes:
+        kind: what was killed, and what the state came from.
+        first_sign: from the signal to the controller's first sign of it.
+        decide: until a generation was opened, or new ranks were asked for.
+        start: until these had started and built their model, and a generation was opened; 0 without new ranks.
+        restore: until every member had its state and its group, and the next step was committed on all of them.
+        total: all of this.
+        identical: whether the run ended with the weights of the undisturbed one.
+    """
+
+    kind: str
+    first_sign: float
+    decide: float
+    start: float
+    restore: float
+    total: float
+    identical: bool
+
+    @property
+    def resume(self) -> float:
+        """Without the start of processes."""
+        return self.total - self.start
+
+
+def comeback_of(kind: str, run: KilledRun, identical: bool) -> Comeback:
+    """Read it from what the run left behind.
+
+    Raises:
+        RuntimeError: the loss was answered in another way than was to be measured.
+    """
+    kill = run.kill
+    assert kill is not None
+    decisions = [record["decision"] for record in run.metrics["recoveries"]]
+    if not any(_DECIDED[kind] in decision for decision in decisions):
+        raise RuntimeError(f"this was to be measured: {_DECIDED[kind]}; but the loss was answered so: {decisions}")
+    later = [entry for entry in run.journal if entry["time"] >= kill.wall]
+    sign = next(entry["time"] for entry in later if entry["what"] == "recovering")
+    # Of several in a row only the last one led to a commit.
+    opened = [entry["time"] for entry in later if entry["what"] == "opened"]
+    survivors = run.survivors
+    came = timeline.committed(timeline.step_committed_after(kill.at, survivors), survivors) - kill.at + kill.wall
+    opening = max(time for time in opened if time < came)
+    asked = [entry["time"] for entry in later if entry["what"] == "rank asked for" and entry["time"] < opening]
+    decided = min(asked) if asked and kind in (STORAGE, VAULT) else opening
+    return Comeback(
+        kind,
+        first_sign=sign - kill.wall,
+        decide=decided - sign,
+        start=opening - decided,
+        restore=came - opening,
+        total=came - kill.wall,
+        identical=identical,
+    )
+
+
+def measure(options: argparse.Namespace) -> list[Comeback]:
+    """Those that need one node only."""
+    cluster, seed = options.cluster, options.seed
+    found = _repeated(SWAP, options.swaps, seed, cluster, one_rank, spares=1)
+    for kind in (STORAGE, VAULT):
+        found += _repeated(kind, options.all_dead, seed, cluster, every_rank)
+    return found
+
+
+def measure_nodes(count: int, seed: int) -> list[Comeback]:
+    """On a Ray cluster of its own, with a raylet for every two ranks; one raylet is killed with all that it started."""
+    with _raylets(1 + RANKS // PER_NODE) as cluster:
+        nodes = _Nodes(cluster)
+        return _repeated(NODE, count, seed, "ray", nodes.one, PER_NODE, nodes.replace)
+
+
+def _repeated(
+    kind: str,
+    count: int,
+    seed: int,
+    cluster: str,
+    choose: Callable[[RunState, random.Random], Blow],
+    spares: int = 0,
+    between: Callable[[], None] = lambda: None,
+) -> list[Comeback]:
+    if not count:
+        return []
+    rng = random.Random(f"{kind} {seed}")
+    longer = _LONGER if spares else ()
+    undisturbed = run_example(f"{_name(kind)}-undisturbed", seed, cluster, overrides=longer)
+    step_s = timeline.step_seconds(undisturbed.survivors)
+    weights = undisturbed.metrics["weights_sha256"]
+    found: list[Comeback] = []
+    for number in range(1, count + 1):
+        between()
+        name = f"{_name(kind)}-{number}"
+        run = run_example(name, seed, cluster, (step_s, rng), (*OVERRIDES[kind], *longer), choose, spares)
+        found.append(comeback_of(kind, run, run.metrics["weights_sha256"] == weights))
+        one = found[-1]
+        same = "identical" if one.identical else "DIFFER"
+        seconds = f"{one.total:.2f} s, without starts {one.resume:.2f} s"
+        console().print(f"{kind} {number}/{count}  {seconds}  weights {same}")
+    return found
+
+
+def by_kind(found: Sequence[Comeback]) -> dict[str, list[Comeback]]:
+    """In the order in which they were measured."""
+    return {kind: [one for one in found if one.kind == kind] for kind in dict.fromkeys(one.kind for one in found)}
+
+
+def phases_of(found: Sequence[Comeback]) -> dict[str, list[float]]:
+    """Seconds by phase, as people read them."""
+    return {
+        "kill to first sign": [one.first_sign for one in found],
+        "report and decide": [one.decide for one in found],
+        "start of processes": [one.start for one in found],
+        "state, group, step": [one.restore for one in found],
+        "kill to next commit": [one.total for one in found],
+        "kill to next commit, without starts": [one.resume for one in found],
+    }
+
+
+def rows_of(found: Sequence[Comeback], seed: int) -> list[Row]:
+    """The figures."""
+    rows: list[Row] = []
+    for kind, ones in by_kind(found).items():
+        if kind in (SWAP, NODE):
+            name, taken = f"{_name(kind)}_recovery", [1000 * one.total for one in ones]
+            rows += [median_row(f"{name}_ms", taken, "ms", seed), Row(f"{name}_p95_ms", percentile(taken, 95), "ms")]
+        else:
+            end = "_vault" if kind == VAULT else ""
+            rows += [
+                median_row(f"all_dead_resume{end}_s", [one.resume for one in ones], "s, without starts", seed),
+                median_row(f"all_dead_start{end}_s", [one.start for one in ones], "s", seed),
+                median_row(f"all_dead_total{end}_s", [one.total for one in ones], "s", seed),
+            ]
+        rows.append(Row(f"{_name(kind)}_kills", len(ones), "runs"))
+        identical = float(all(one.identical for one in ones))
+        rows.append(Row(f"{_name(kind)}_identical", identical, "1: all weights as undisturbed"))
+    return rows
+
+
+def _name(kind: str) -> str:
+    return kind.replace(", ", "_").replace(" ", "_")
+
+
+class _Nodes:
+    """The raylets beside the head, one of which is killed at a time, with all its processes, and replaced."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._dead: list[Any] = []
+
+    def replace(self) -> None:
+        """Another node for each that was killed; on the main thread, as Ray wants it."""
+        while self._dead:
+            self._cluster.remove_node(self._dead.pop(), allow_graceful=False)
+            self._cluster.add_node(num_cpus=PER_NODE)
+
+    def one(self, state: RunState, rng: random.Random) -> Blow:
+        """A node with as many members as it has room for, but not that of the controller."""
+        import psutil
+
+        held = {node.node_id: node for node in self._cluster.worker_nodes}
+        ranks = {
+            name: [member.incarnation for member in state.members if member.node == name and member.replica is not None]
+            for name in held
+        }
+        full = sorted(name for name, there in ranks.items() if len(there) == PER_NODE)
+        if not full:
+            raise RuntimeError(f"no node holds {PER_NODE} members: {ranks}")
+        node = held[rng.choice(full)]
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        pids = (raylet.pid, *(child.pid for child in raylet.children(recursive=True)))
+        self._dead.append(node)
+        return Blow(tuple(held.incarnation for held in state.members if held.node == node.node_id), pids)
+
+
+@contextmanager
+def _raylets(count: int) -> Iterator[Cluster]:
+    """A head without room for ranks, and so many nodes with room for two."""
+    options: dict[str, Any] = {"num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=options)
+    for _ in range(count):
+        cluster.add_node(num_cpus=PER_NODE)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
