@@ -168,6 +168,22 @@ def test_a_rank_that_dies_alone_is_no_lost_node() -> None:
     assert held.told("b", Ping)
 
 
+@pytest.mark.parametrize("sentinel_first", [False, True])
+def test_ends_that_are_far_apart_are_no_loss_of_a_node(sentinel_first: bool) -> None:
+    held = Watched()
+    if sentinel_first:
+        # Before another one is asked for.
+        held.end_sentinel("b")
+        held.wait(3.0, 0, 1, 2, 3, nodes="a")
+        held.script.end(2, 3)
+    else:
+        held.script.end(2, 3)
+        held.script.recover(0, 1)
+        held.wait(10.0, 0, 1)
+        held.end_sentinel("b")
+    assert held.lost == []
+
+
 def test_a_silent_node_is_suspected_probed_and_given_up_at_once_with_all_its_ranks() -> None:
     held = Watched()
     script = held.script
@@ -234,6 +250,7 @@ def test_a_pause_of_the_controller_itself_accuses_no_node() -> None:
     held.script.tick(seconds=60.0, asleep=59.5)
     assert held.lost == []
     assert held.script.records("node suspected") == []
+    assert held.script.records("sentinel given up") == []
 
 
 def test_a_node_that_is_back_is_watched_anew_and_used_again() -> None:
@@ -256,6 +273,18 @@ def test_a_node_that_is_back_is_watched_anew_and_used_again() -> None:
     ]
     script.happen(Resize(5))
     assert [action.avoid for action in script.answered if isinstance(action, StartRank)] == [frozenset()]
+
+
+def test_a_node_that_is_back_is_used_again_also_where_no_sentinels_are() -> None:
+    script = Script(ranks=3, replaces=True).start()
+    script.greet(0, 1, node="a")
+    script.greet(2, node="b")
+    script.ready(0, 1, 2)
+    script.happen(NodeLost("b", "out of reach"))
+    script.recover(0, 1)
+    arrive(script, asked(script)[0], node="b")
+    script.happen(Resize(5))
+    assert [action.avoid for action in script.answered if isinstance(action, StartRank)] == [frozenset()] * 2
 
 
 def test_a_drained_node_is_left_in_peace_and_its_sentinel_is_let_go() -> None:
