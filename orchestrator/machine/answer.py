@@ -125,6 +125,8 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
     microbatches = found.work.microbatches if found.work else 1
     broken = [frozenset(range(size)) - {member.seat.coordinate for member in there} for there in left.broken.values()]
     saved = {source: min(held, step) for source, held in state.saved.items()}
+    # Ranks that start make replicas together with those that are ready.
+    coming = (len(found.spares) + starting) // size - len(found.spares) // size
     return LossFacts(
         members=max(len(left.whole) + found.lost, settings.minimum),
         survivors=len(left.whole),
@@ -132,7 +134,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
         ranks_per_replica=size,
         broken=tuple(broken),
         spares=len(found.spares),
-        room=starting // size + state.room,
+        room=coming + state.room,
         replacement_rate=1 / settings.replacement if settings.replacement else 0.0,
         waited=now - recovery.waiting if recovery.waiting else 0.0,
         step=step,

@@ -55,6 +55,9 @@ def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
     rank = state.ranks[incarnation]
     if rank.ready is not None:
         return state, []
+    if state.is_member(incarnation):
+        # A controller that took over knows it from what it serves, before it says this again.
+        return state.rank(incarnation, ready=message), []
     state = state.rank(incarnation, ready=message, standing=Standing.READY, start_s=now - rank.asked)
     state = changed(state, awaited=without(state.awaited, incarnation))
     if rank.seat is not None and state.world is None:

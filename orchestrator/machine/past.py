@@ -106,6 +106,9 @@ def fold(entries: Iterable[Mapping[str, Any]]) -> Past:
             case "memory":
                 read: dict[str, Any] = {name: READ[name](entry[name], past) for name in READ if name in entry}
                 past = replace(past, **read)
+            case "taken over" if not entry.get("ended"):
+                # It went on: whatever an earlier life decides afterwards is decided too late.
+                past = replace(past, ending=None)
             case "recovering":
                 first = Unfinished(entry["cause"], entry["before"], entry["time"])
                 past = replace(past, unfinished=past.unfinished or first)

@@ -101,4 +101,6 @@ def _progress(reports: Sequence[Report]) -> Progress:
     # They mostly say the same.
     done, owed = {held.done for held in reports}, {held.owed for held in reports}
     kept = frozenset.intersection(*done)
-    return Progress(kept, frozenset().union(*done, *owed) - kept, reports[0].repeats)
+    # One of them may never have heard of what the others repeat; it has nothing then.
+    repeats = next((held.repeats for held in reports if held.repeats is not None), None)
+    return Progress(kept, frozenset().union(*done, *owed) - kept, repeats)

@@ -76,13 +76,9 @@ def _promote(progress: Mapping[int, Progress]) -> tuple[dict[int, int], dict[int
         if original is None or not _held(original):
             first = max(group, key=lambda replica: (len(progress[replica].done), -replica))
             promoted[first] = repeated
-            repeated, original = first, progress[first]
-        for shadow in group:
-            if not _held(progress[shadow]) <= _held(original):
-                foreign = sorted(_held(progress[shadow]) - _held(original))
-                raise ValueError(f"replica {shadow} repeats {repeated}, which does not have microbatches {foreign}")
-            if shadow != repeated:
-                shadows[shadow] = repeated
+            repeated = first
+        # What a shadow has beyond its original was given to both, and the original never heard of it: it is missing.
+        shadows |= {shadow: repeated for shadow in group if shadow != repeated}
     return promoted, shadows
 
 

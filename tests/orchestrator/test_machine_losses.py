@@ -197,6 +197,19 @@ def test_room_in_the_cluster_is_told_to_the_policy() -> None:
 # --- replicas of several ranks
 
 
+def test_ranks_that_start_make_a_replica_together_with_those_that_are_ready() -> None:
+    script = Script(ranks=2, size=2, recovery=Swap(10.0), replaces=True, steps=50).boot()
+    script.happen(Saved("storage", 4))
+    script.end(0, 1)
+    first, second = asked(script)
+    script.wait(12.0)
+    arrive(script, first)
+    assert script.look.phase is Phase.WAITING
+    arrive(script, second)
+    assert script.state.opened is not None
+    assert script.state.opened.restore == Restore("storage", 4)
+
+
 def test_an_orphan_completes_another_replica() -> None:
     """Replicas of two: 0 loses its second rank and 1 its first; one replica is made of the two that are left."""
     script = Script(ranks=6, size=2, recovery=Swap()).boot()

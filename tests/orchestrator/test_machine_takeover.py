@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from everstep.actors.messages import DriverHello, Heartbeat, Hello, Hold, Ready, Serving
 from everstep.conf.elastic import Timeouts
-from everstep.orchestrator.machine.events import Action, Heard, Record, Send, StoreOpened, TookOver
+from everstep.orchestrator.machine.events import Action, Heard, Record, Send, StoreOpened, Tick, TookOver
 from everstep.orchestrator.machine.past import KnownRank, Past
 from everstep.orchestrator.machine.state import Settings, Standing, State
 from everstep.orchestrator.machine.transition import advance
@@ -33,8 +33,8 @@ class SecondLife:
         sends = [action for action in self.said if isinstance(action, Send)]
         return [action.incarnation for action in sends if isinstance(action.message, Hold)]
 
-    def hear(self, event: TookOver | StoreOpened | Heard) -> None:
-        self.state, actions = advance(self.state, event, 100.0)
+    def hear(self, event: TookOver | StoreOpened | Heard | Tick, now: float = 100.0) -> None:
+        self.state, actions = advance(self.state, event, now)
         self.said += actions
 
     def come(self, incarnation: str, seat: Seat | None, world: World | None, work: Work = TRAINING) -> None:
@@ -95,6 +95,19 @@ def test_of_two_ranks_that_claim_a_seat_before_the_first_generation_one_is_a_spa
     assert life.state.world is not None
     assert life.state.world.incarnations == ("0000-a", "0001-a")
     assert list(life.state.parked) == life.held == ["0002-a"]
+
+
+def test_a_member_that_says_late_that_it_is_ready_stays_one() -> None:
+    world = world_of(1, "0000-a", "0001-a")
+    life = SecondLife(Past(known("0000-a", "0001-a"), "1.1"))
+    life.come("0000-a", Seat(0), world)
+    for message in (Hello("0001-a", 7, "node"), Serving("0001-a", world, False, Position(3), TRAINING)):
+        life.hear(Heard("0001-a", message))
+    life.hear(Tick(), 101.0 + life.state.settings.timeouts.adopt)
+    assert life.state.world == world
+    life.hear(Heard("0001-a", Ready("0001-a", {"weight": "digest"}, 5)))
+    assert (list(life.state.parked), life.held) == ([], [])
+    assert life.state.ranks["0001-a"].standing is Standing.MEMBER
 
 
 def test_an_introduction_without_a_new_controller_says_nothing() -> None:

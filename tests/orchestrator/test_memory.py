@@ -8,7 +8,7 @@ import pytest
 from everstep.orchestrator.machine.events import Event, Record, StartRank
 from everstep.orchestrator.machine.look import look
 from everstep.orchestrator.machine.memory import inherited, note
-from everstep.orchestrator.machine.past import Past, fold
+from everstep.orchestrator.machine.past import Ending, Past, fold
 from everstep.orchestrator.machine.state import State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.simulation.protocol import controllers
@@ -92,6 +92,11 @@ def test_it_knows_every_rank_that_was_asked_for(seed: int) -> None:
 
 
 def test_entries_of_nobody_are_passed_over() -> None:
+    end = {"phase": "failed", "error": "it was deposed", "traceback": None, "metrics": {}}
+    ending = {"what": "memory", "time": 1.0, "ending": end}
+    went_on, cleans_up = ({"what": "taken over", "time": 2.0, "ended": ended} for ended in (False, True))
+    assert fold([ending, went_on]).ending is None
+    assert fold([ending, cleans_up]).ending == fold([went_on, ending]).ending == Ending(**end)
     assert fold([{"what": "something new", "time": 1.0}, {"time": 2.0}]) == Past()
     (known,) = fold([{"what": "rank asked for", "incarnation": "a", "seat": "1.0"}]).ranks.values()
     assert known.seat == Seat(1)

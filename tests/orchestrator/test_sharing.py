@@ -167,3 +167,12 @@ def test_a_speed_is_what_was_computed_by_the_time_that_it_took() -> None:
 def test_a_replica_is_as_fast_as_its_slowest_rank(slow: tuple[int, float]) -> None:
     known = ranks(r00=(4, 2.0), r01=slow)
     assert speeds(known, world_of(1, (0,), size=2)) == ({0: 1.0} if slow[0] else {})
+
+
+def test_a_replica_is_a_shadow_although_one_of_its_ranks_never_heard_of_it() -> None:
+    world = world_of(1, (0, 1, 2), 2)
+    owners = [report(f"{replica}.{place}", tuple(range(4 * replica, 4 * replica + 4))) for replica in (0, 1)
+              for place in (0, 1)]  # fmt: skip
+    given = shared(state_of(Versatile(), 3, 2), world, *owners, report("2.0"), report("2.1", (0, 1), (2, 3), repeats=0))
+    assert given.shadows == {"2.0": "0.0", "2.1": "0.1"}
+    assert given.indices["2.0"] == given.indices["2.1"] == (0, 1, 2, 3)

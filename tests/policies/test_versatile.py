@@ -253,8 +253,6 @@ def test_it_survives_everything_in_small(replicas: int) -> None:
         ({0: own(1), 1: own(1)}, r"microbatches \[1\] are held by more than one"),
         ({1: own(1), 2: repeating(0, 1)}, r"microbatches \[1\] are held by more than one"),
         ({0: own(4)}, r"not all in 0\.\.3"),
-        ({0: own(0), 1: repeating(0, 0, 2)}, r"replica 1 repeats 0, which does not have microbatches \[2\]"),
-        ({1: repeating(0, 0, 1), 2: repeating(0, 2)}, r"replica 2 repeats 1, which does not have microbatches \[2\]"),
         ({0: own(0), 1: repeating(0, 0), 2: repeating(1, 0)}, "replica 2 repeats 1, which is a shadow itself"),
         ({0: own(0), 1: repeating(1, 1)}, "replica 1 repeats 1, which is a shadow itself"),
     ],
@@ -262,6 +260,16 @@ def test_it_survives_everything_in_small(replicas: int) -> None:
 def test_facts_that_cannot_be_are_refused(held: Held, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         POLICY.extend(held, 4)
+
+
+@pytest.mark.parametrize(
+    ("held", "repeated"), [({0: own(0), 1: repeating(0, 0, 2)}, 0), ({1: repeating(0, 0, 1), 2: repeating(0, 2)}, 1)]
+)
+def test_what_only_a_shadow_was_told_of_is_given_out_again(held: Held, repeated: int) -> None:
+    extended = POLICY.extend(held, 4)
+    shares = [indices for replica, indices in extended.indices.items() if replica not in extended.shadows]
+    assert sorted(index for indices in shares for index in indices) == [0, 1, 2, 3]
+    assert repeated not in extended.shadows
 
 
 @pytest.mark.parametrize(("replicas", "text"), [([], "at least one replica"), ([1, 1], "not distinct")])
