@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,9 @@ class Killer:
         blow = self.choose(self._state, self.rng)
         self.kill = Kill(blow.ranks, time.monotonic(), time.time())
         for pid in blow.pids:
-            os.kill(pid, signal.SIGKILL)
+            # What ends with a raylet may be gone already.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _begun(self, step: int) -> bool:
         if self._state is None or self._state.step < step - 1 or self._state.parked < self.spares:
