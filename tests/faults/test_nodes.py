@@ -1,5 +1,6 @@
 """Whole nodes on real Ray: killed, stopped and woken, drained; and the sentinel that watches them."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,12 +15,13 @@ import pytest
 import ray
 from everstep import connect
 from everstep.orchestrator.drivers import RayDriver
-from everstep.orchestrator.names import NAMESPACE
+from everstep.orchestrator.names import NAMESPACE, controller_name
 from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
 from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .harness import Outcome, assert_as_if_undisturbed, open_gate, plan_of, read
 from .raylets import raylets
@@ -35,6 +37,20 @@ def cluster() -> Iterator[Cluster]:
         yield held
 
 
+def at(node: str, soft: bool = False) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node, soft=soft)
+
+
+def here() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def knows(node: str) -> None:
+    """Return when this node sends there what belongs there."""
+    while ray.get(ray.remote(here).options(num_cpus=0, scheduling_strategy=at(node, soft=True)).remote()) != node:
+        pass
+
+
 class Node:
     """A node with room for two ranks, beside the head that has room for two more."""
 
@@ -43,6 +59,9 @@ class Node:
         self._held = cluster.add_node(num_cpus=2)
         self.id: str = self._held.node_id
         self.raylet = psutil.Process(self._held.all_processes["raylet"][0].process.pid)
+        # What it does not know of yet it takes for gone, and would start a controller that belongs there itself.
+        head = ray.get_runtime_context().get_node_id()
+        ray.get(ray.remote(knows).options(num_cpus=0, scheduling_strategy=at(self.id)).remote(head), timeout=60.0)
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -50,8 +69,11 @@ class Node:
         return [self.raylet, *self.raylet.children(recursive=True)]
 
     def remove(self) -> None:
-        for process in self.processes if self.raylet.is_running() else []:
-            process.kill()
+        # A raylet that was drained may end at any moment, and its workers with it.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in self.processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         self._cluster.remove_node(self._held, allow_graceful=False)
 
 
@@ -60,6 +82,14 @@ def node(cluster: Cluster) -> Iterator[Node]:
     held = Node(cluster)
     yield held
     held.remove()
+
+
+def ends_with(node: Node, run: str) -> None:
+    """Leave it, if Ray has put the controller on the node that is to be hit: it does so while a node is new to it."""
+    actors = ray._private.state.actors().values()
+    homes = {held["Address"]["NodeID"] for held in actors if held["Name"] == controller_name(run)}
+    if node.id in homes:
+        pytest.skip("Ray has put the controller on the node that is to be hit")
 
 
 class Happening:
@@ -137,6 +167,7 @@ def test_a_killed_raylet_takes_everybody_with_it(undisturbed: Outcome, tmp_path:
     ended: list[psutil.Process] = []
 
     def kill(happening: Happening) -> None:
+        ends_with(node, tmp_path.name)
         victims = node.processes[1:]
         assert busy in victims
         os.kill(happening.pids(node.id)[0], signal.SIGSTOP)
@@ -165,6 +196,7 @@ def test_a_node_that_stops_and_comes_back_finds_itself_shut_out(
     saved = tmp_path / "kept" / "checkpoints"
 
     def stop(happening: Happening) -> None:
+        ends_with(node, tmp_path.name)
         stopped[:] = node.processes
         for process in stopped:
             process.suspend()
