@@ -20,6 +20,8 @@ from .vault_copies import Order, Tell, VaultCopies, bytes_by_node
 from .vault_fleet import StartVault, VaultFleet
 
 _MIB = 2**20
+# Nobody waits for a vault, and one that is given up too early takes its copies along.
+_PATIENCE = 4
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class Vaults:
     def _tick(self, asleep: float, now: float) -> Orders:
         timeouts = self._elastic.timeouts
         self._fleet.forgive(asleep, now)
-        silent = self._fleet.silent(now, timeouts.heartbeat + timeouts.probe, timeouts.start)
+        silent = self._fleet.silent(now, _PATIENCE * timeouts.heartbeat, timeouts.start)
         orders: Orders = [KillVault(vault) for vault in silent]
         orders += self._gone(silent, "a vault that had parts of it does not answer")
         # The lease: a vault that hears nothing for its orphan time-out ends itself.

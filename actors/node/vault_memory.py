@@ -22,8 +22,15 @@ class Memory(Protocol):
 class Heap:
     """The memory of this process."""
 
+    def __init__(self) -> None:
+        import numpy
+
+        self._numpy = numpy
+
     def scratch(self, count: int) -> memoryview:
-        return memoryview(bytearray(count))
+        # Unlike a bytearray it is not filled with zeros first.
+        held: memoryview = self._numpy.empty(count, dtype=self._numpy.uint8).data
+        return held
 
     def keep(self, received: memoryview) -> Any:
         return received

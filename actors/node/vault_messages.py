@@ -41,7 +41,7 @@ class Part:
     name: PartName
     parts: int
     bytes: int
-    sha256: str
+    crc32: int
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class VaultProcess:
             if self._vault.admit(part):
                 self._chaos.at(FaultPoint.IN_SNAPSHOT, f"{part.name} is being got from {source}", part.name.step)
                 memory = self._memory.scratch(part.bytes)
-                exchange.fetch(source, self._spec.token, part.name, COPY, memory, part.sha256)
+                exchange.fetch(source, self._spec.token, part.name, COPY, memory, part.crc32)
                 if not self._vault.put(part, self._memory.keep(memory)):
                     problem = "it is not wanted any more"
         except Exception as error:

@@ -171,6 +171,7 @@ class RankContext:
                 self._portable.nbytes,
             )
         )
+        process.expect(self._portable.nbytes)
         first, evaluations = self._come_in(self._portable)
         self.progress.stage = "training"
         if flops_per_weight is None and process.weight_unit == "tokens":

@@ -153,6 +153,11 @@ class RankProcess:
             savers.append(Snapshots(self.incarnation, self.to_vaults, every, self.device, self.chaos, ends=False))
         return tuple(savers)
 
+    def expect(self, state_bytes: int) -> None:
+        """The state has so many bytes: have memory for this rank's share, before the first snapshot is taken."""
+        if self._spec.elastic.snapshots:
+            self.savers[-1].warm(state_bytes // self.max_world)
+
     def settle(self) -> None:
         """Wait until nothing reads the state any more: it is about to be changed."""
         for saver in self.savers:

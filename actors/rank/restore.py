@@ -54,7 +54,7 @@ def _copy(held: Copies, token: str) -> Tensor:
     problems = []
     for host, port in held.addresses:
         try:
-            exchange.fetch((host, port), token, held.part.name, RESTORE, memory.numpy().data, held.part.sha256)
+            exchange.fetch((host, port), token, held.part.name, RESTORE, memory.numpy().data, held.part.crc32)
         except ExchangeError as error:
             problems.append(f"at {host}:{port}: {error}")
         else:

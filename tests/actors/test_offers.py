@@ -59,7 +59,7 @@ def hoard(offered: "SimpleQueue[Offered]", over: threading.Event) -> dict[int, d
             continue
         assert not message.problem
         part, memory = message.part, bytearray(message.part.bytes)
-        exchange.fetch(message.address, TOKEN, part.name, COPY, memoryview(memory), part.sha256)
+        exchange.fetch(message.address, TOKEN, part.name, COPY, memoryview(memory), part.crc32)
         held[part.name] = bytes(memory)
         found.setdefault(part.name.step, {})[part.name.part] = Copies(part, (counter.address,))
     return found

@@ -10,7 +10,7 @@ FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 
 
 def part(step: int, place: int = 0, generation: Generation = FIRST, size: int = 10, parts: int = 2) -> Part:
-    return Part(PartName(step, generation, place), parts, size, "")
+    return Part(PartName(step, generation, place), parts, size, 0)
 
 
 def whole(step: int, generation: Generation = FIRST) -> Manifest:

@@ -19,7 +19,7 @@ from everstep.orchestrator import journal
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.lives import begin_life, end_life
 from everstep.orchestrator.local_cluster import LocalCluster, context
-from everstep.orchestrator.machine.events import Action, Event, Heard, Record, Saved, Send
+from everstep.orchestrator.machine.events import Action, Event, Heard, Record, Send
 from everstep.orchestrator.plan import RunPlan
 from everstep.orchestrator.tenure import Deposed, Tenure
 from ray import cloudpickle
@@ -52,7 +52,6 @@ def _in_recovery(then: Callable[["Doomed", Any], bool]) -> Callable[["Doomed", A
 DOOMS: dict[str, Callable[["Doomed", Any], bool]] = {
     "a rank is up": _wrote("rank up"),
     "a step is taken": lambda controller, it: any(rank.position.step > 1 for rank in controller.machine.living),
-    "a snapshot is whole": lambda controller, it: isinstance(it, Saved) and it.source == "vault" and it.step >= 3,
     "a loss is noticed": _wrote("recovering"),
     "one is asked to report": _in_recovery(_sent(Prepare)),
     "one has reported": _in_recovery(_heard(Report)),
