@@ -27,7 +27,7 @@ from .small_model import CALM
 HOST, TOKEN = "127.0.0.1", "a" * 64
 WORK = Work(WorkKind.TRAINING, 4)
 PLACE = Position(0)
-QUICK = Timeouts(heartbeat_interval=0.05, heartbeat=0.15, probe=0.1, collective=0.3, build=0.5, recovery=3.0)
+QUICK = Timeouts(heartbeat_interval=0.05, heartbeat=0.15, probe=0.1, node=0.2, collective=0.3, build=0.5, recovery=3.0)
 
 
 class NoGroups:
