@@ -9,11 +9,13 @@ from typing import Any
 from everstep.conf.chaos import Fault
 from everstep.conf.elastic import ElasticConfig, Timeouts
 from everstep.conf.scaling import Scaling
+from everstep.orchestrator.cluster import Program
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.journal import Journal
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.plan import RunPlan
 from everstep.orchestrator.view import Phase, RunState
+from everstep.policies.world import Seat
 from ray import cloudpickle
 
 from .notes import merged, read
@@ -49,6 +51,27 @@ class Outcome:
         return [notes for notes in self.by_process if END not in notes]
 
 
+class SparesFirst(LocalCluster):
+    """Whoever has a place is started when all spares stand by, so that they are there whenever somebody dies."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._later: list[tuple[Any, ...]] | None = []
+
+    def start(self, incarnation: str, seat: Seat | None, *where: Any) -> None:
+        if seat is None or self._later is None:
+            super().start(incarnation, seat, *where)
+        else:
+            self._later.append((incarnation, seat, *where))
+
+    async def begin(self, controller: Controller, spares: int) -> None:
+        while controller.state().parked < spares:
+            await asyncio.sleep(0.005)
+        later, self._later = self._later or [], None
+        for asked in later:
+            super().start(*asked)
+
+
 def launch(
     train: Train,
     folder: Path,
@@ -70,8 +93,11 @@ def launch(
     )
 
     async def until_over() -> Outcome:
-        controller = Controller(plan.settings(term=1), LocalCluster(plan.program()), Journal())
+        cluster = SparesFirst(plan.program())
+        controller = Controller(plan.settings(term=1), cluster, Journal())
+        beginning = asyncio.create_task(cluster.begin(controller, plan.elastic.spares))
         state = await asyncio.wait_for(controller.run(), DEADLINE_S)
+        beginning.cancel()
         return Outcome(state, read(folder), controller.leftovers)
 
     return asyncio.run(until_over())
