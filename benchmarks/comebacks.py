@@ -2,16 +2,15 @@
 
 import argparse
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ray
 from everstep.benchmarks import timeline
 from everstep.benchmarks.common import Row, console, median_row, percentile
 from everstep.benchmarks.killed_run import Blow, KilledRun, every_rank, one_rank, run_example
 from everstep.benchmarks.peers.workload import RANKS
+from everstep.benchmarks.raylets import raylets
 from everstep.orchestrator.view import RunState
 from ray.cluster_utils import Cluster
 
@@ -102,7 +101,8 @@ def measure(options: argparse.Namespace) -> list[Comeback]:
 
 def measure_nodes(count: int, seed: int) -> list[Comeback]:
     """On a Ray cluster of its own, with a raylet for every two ranks; one raylet is killed with all that it started."""
-    with _raylets(1 + RANKS // PER_NODE) as cluster:
+    # The head has no room for ranks.
+    with raylets(0, *[PER_NODE] * (1 + RANKS // PER_NODE)) as cluster:
         nodes = _Nodes(cluster)
         return _repeated(NODE, count, seed, "ray", nodes.one, PER_NODE, nodes.replace)
 
@@ -207,18 +207,3 @@ class _Nodes:
         pids = (raylet.pid, *(child.pid for child in raylet.children(recursive=True)))
         self._dead.append(node)
         return Blow(tuple(held.incarnation for held in state.members if held.node == node.node_id), pids)
-
-
-@contextmanager
-def _raylets(count: int) -> Iterator[Cluster]:
-    """A head without room for ranks, and so many nodes with room for two."""
-    options: dict[str, Any] = {"num_cpus": 0, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=options)
-    for _ in range(count):
-        cluster.add_node(num_cpus=PER_NODE)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.benchmarks.common import Row, parser, publish
+from everstep.benchmarks.raylets import raylets
 from everstep.benchmarks.soak import strikes
 from everstep.benchmarks.soak.plan import STEPS_BETWEEN, Stage, draw
 from everstep.benchmarks.soak.training import MICROBATCHES, Left, read, train
@@ -54,7 +55,8 @@ def soak(seed: int, faults: int) -> Soaked:
     with tempfile.TemporaryDirectory() as name:
         alone, hit = Path(name, "undisturbed"), Path(name, "soak")
         undisturbed, _ = _train(_plan(alone, steps, (), seed), LocalDriver())
-        with strikes.raylets() as cluster:
+        # The head has room for two ranks as well.
+        with raylets(*[strikes.CPUS] * (1 + strikes.WORKERS)) as cluster:
             striker = strikes.Striker(cluster, "soak", hit, SPARES)
             left, state = _train(_plan(hit, steps, stages, seed), _Struck(striker, stages))
             leftovers = strikes.left_over("soak", striker.seen | set(left.pids), cluster)

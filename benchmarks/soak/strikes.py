@@ -6,8 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,21 +26,6 @@ WORKERS = 2
 _PATIENCE_S = 180.0
 _FREED_S = 30.0
 _POLL_S = 0.05
-
-
-@contextmanager
-def raylets() -> Iterator[Cluster]:
-    """A head and workers, each with room for two ranks; this process is connected to the head."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
-    for _ in range(WORKERS):
-        cluster.add_node(num_cpus=CPUS)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 class Striker:

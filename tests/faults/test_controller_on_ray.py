@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from everstep.benchmarks.raylets import raylets
 from everstep.conf.chaos import Fault, FaultPoint
 from everstep.orchestrator import journal
 from everstep.orchestrator.drivers import RayDriver
@@ -18,7 +19,6 @@ from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from .harness import Outcome, assert_as_if_undisturbed, open_gate, plan_of, read
-from .raylets import raylets
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.ray

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 import ray
+from everstep.benchmarks.raylets import raylets
 from everstep.orchestrator.names import NAMESPACE
 from ray.cluster_utils import Cluster
-
-from .raylets import raylets
 
 pytestmark = pytest.mark.ray
 

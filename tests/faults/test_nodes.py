@@ -14,6 +14,7 @@ import psutil
 import pytest
 import ray
 from everstep import connect
+from everstep.benchmarks.raylets import raylets
 from everstep.orchestrator.drivers import RayDriver
 from everstep.orchestrator.names import NAMESPACE, controller_name
 from everstep.orchestrator.view import Phase, RunState
@@ -24,7 +25,6 @@ from ray.core.generated import autoscaler_pb2
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .harness import Outcome, assert_as_if_undisturbed, open_gate, plan_of, read
-from .raylets import raylets
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.ray

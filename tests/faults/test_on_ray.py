@@ -12,6 +12,7 @@ import psutil
 import pytest
 import ray
 from everstep import connect
+from everstep.benchmarks.raylets import raylets
 from everstep.conf.chaos import Fault, FaultKind, FaultPoint
 from everstep.conf.errors import ConfigError, RunAliveError, RunNotFoundError
 from everstep.orchestrator.connect import RunHandle
@@ -23,7 +24,6 @@ from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from .harness import STEPS, WIDE, Outcome, assert_as_if_undisturbed, open_gate, plan_of, read, twins
-from .raylets import raylets
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.ray

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from everstep.benchmarks.raylets import raylets
 from everstep.conf.chaos import Fault, FaultPoint
 from everstep.orchestrator import ray_nodes
 from everstep.orchestrator.drivers import RayDriver
@@ -14,7 +15,6 @@ from everstep.orchestrator.view import Phase, RunState
 from ray.cluster_utils import Cluster
 
 from .harness import Outcome, open_gate, plan_of
-from .raylets import raylets
 
 pytestmark = pytest.mark.ray
 RANKS, GATE = 2, 4

@@ -17,6 +17,8 @@ def raylets(*cpus: int) -> Iterator[Cluster]:
     for more in cpus[1:]:
         cluster.add_node(num_cpus=more)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
