@@ -7,6 +7,7 @@ of a step says, all of them save the next step for which that is not so: trainin
 storage or for vaults.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -262,7 +263,9 @@ class Snapshots:
 
     def _warm(self, buffers: list[_Buffer], count: int) -> None:
         for buffer in buffers:
-            buffer.of(count).zero_()
+            # Whoever saves will find that there is no memory as well, and tell of it.
+            with contextlib.suppress(RuntimeError, MemoryError):
+                buffer.of(count).zero_()
             with self._changed:
                 self._free.append(buffer)
                 self._changed.notify_all()

@@ -129,6 +129,18 @@ def test_a_world_saves_the_state_once(tmp_path: Path) -> None:
     assert read(storage, messages).step == 1
 
 
+def test_memory_that_cannot_be_had_beforehand_keeps_nobody_from_saving(tmp_path: Path) -> None:
+    training = Training(storage := Storage(str(tmp_path)))
+    training.snapshots.warm(1 << 60)
+    deadline = time.monotonic() + 30.0
+    while training.snapshots.full():
+        assert time.monotonic() < deadline, "its buffers never came back"
+        time.sleep(0.001)
+    training.step(1, world())
+    assert training.snapshots.finish(30.0)
+    assert read(storage, training.sent).step == 1
+
+
 def test_training_waits_for_no_storage(tmp_path: Path) -> None:
     """Two are held, the others are put off; when the storage is back all goes on."""
     storage = Gate(str(tmp_path))
