@@ -27,7 +27,7 @@ STALL_S = 20.0
 _LOOK_AGAIN_S = 0.5
 
 
-class Counter:
+class Lender:
     """Gives out what ``lend`` finds, each receiver on a thread of its own.
 
     Args:
@@ -52,7 +52,7 @@ class Counter:
         self._server.settimeout(_LOOK_AGAIN_S)
         self._closed = threading.Event()
         self.address: Address = (host, self._server.getsockname()[1])
-        threading.Thread(target=self._accept, name="everstep-counter", daemon=True).start()
+        threading.Thread(target=self._accept, name="everstep-lender", daemon=True).start()
 
     def close(self) -> None:
         """Give nothing more."""
@@ -64,7 +64,7 @@ class Counter:
                 with contextlib.suppress(OSError):
                     connection, _ = self._server.accept()
                     threading.Thread(
-                        target=self._serve, args=(connection,), name="everstep-counter-serves", daemon=True
+                        target=self._serve, args=(connection,), name="everstep-lender-serves", daemon=True
                     ).start()
 
     def _serve(self, connection: socket.socket) -> None:

@@ -62,7 +62,7 @@ class VaultProcess:
         self._worker = ThreadPoolExecutor(1, "everstep-vault", _give_way)
         self._chaos = Chaos(spec.chaos, None, self._announce, spec.number, FaultTarget.VAULT)
         assert spec.directory is not None, "the cluster says where controllers are found"
-        self._counter = exchange.Counter(spec.host, spec.token, self._lend, half=self._half_given)
+        self._lender = exchange.Lender(spec.host, spec.token, self._lend, half=self._half_given)
         self._link = Link(spec.directory, spec.token, self._introduction, self._obey, spec.timeouts.heartbeat)
 
     def run(self) -> None:
@@ -77,7 +77,7 @@ class VaultProcess:
 
     def _introduction(self) -> list[object]:
         spec, vault = self._spec, self._vault
-        address = self._counter.address
+        address = self._lender.address
         return [
             VaultHello(spec.incarnation, os.getpid(), spec.node, address, spec.budget, vault.parts, vault.manifests)
         ]

@@ -25,7 +25,7 @@ class ToVaults:
         self._host = host
         self._send = send
         self._offers = Offers()
-        self._counter: exchange.Counter | None = None
+        self._lender: exchange.Lender | None = None
 
     @property
     def closed(self) -> bool:
@@ -39,10 +39,10 @@ class ToVaults:
 
     def deliver(self, share: Share, memory: memoryview) -> None:
         """Offer a part, and wait until it is taken, or until it is known that nobody will."""
-        if self._counter is None:
-            self._counter = exchange.Counter(self._host(), self._token, self._offers.lend, self._offers.given)
+        if self._lender is None:
+            self._lender = exchange.Lender(self._host(), self._token, self._offers.lend, self._offers.given)
         part = Part(_name(share), share.parts, memory.nbytes, zlib.crc32(memory))
-        offered = Offered(self._incarnation, part, self._counter.address)
+        offered = Offered(self._incarnation, part, self._lender.address)
         self._offers.put(offered, memory)
         self._send(offered)
         self._offers.await_given(part.name)

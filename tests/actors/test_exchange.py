@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from everstep.actors import wire
-from everstep.actors.exchange import Counter, fetch
+from everstep.actors.exchange import Lender, fetch
 from everstep.conf.errors import ExchangeError
 
 TOKEN, HOST = "7" * 64, "127.0.0.1"
@@ -16,12 +16,12 @@ CRC32 = zlib.crc32(DATA)
 
 
 class Held:
-    """A counter with one thing to give."""
+    """A lender with one thing to give."""
 
     def __init__(self) -> None:
         self.given: list[object] = []
         self.halves: list[object] = []
-        self.counter = Counter(HOST, TOKEN, self.lend, self.given.append, lambda *half: self.halves.append(half))
+        self.lender = Lender(HOST, TOKEN, self.lend, self.given.append, lambda *half: self.halves.append(half))
 
     @contextmanager
     def lend(self, name: object) -> Iterator[memoryview | None]:
@@ -29,7 +29,7 @@ class Held:
 
     def fetch(self, name: str = "data", count: int = len(DATA), crc32: int = CRC32, token: str = TOKEN) -> bytes:
         memory = bytearray(count)
-        fetch(self.counter.address, token, name, "copy", memoryview(memory), crc32)
+        fetch(self.lender.address, token, name, "copy", memoryview(memory), crc32)
         return bytes(memory)
 
 
@@ -37,7 +37,7 @@ class Held:
 def held() -> Iterator[Held]:
     made = Held()
     yield made
-    made.counter.close()
+    made.lender.close()
 
 
 def test_what_is_held_comes_whole_and_counts_as_given(held: Held) -> None:
@@ -82,7 +82,7 @@ def test_nobody_there() -> None:
 
 
 def test_whoever_breaks_off_has_got_nothing(held: Held) -> None:
-    with socket.create_connection(held.counter.address) as broken:
+    with socket.create_connection(held.lender.address) as broken:
         broken.sendall(wire.greeting(TOKEN) + wire.encode(("data", "copy")))
         assert broken.recv(1000)
     assert held.fetch() == DATA

@@ -50,7 +50,7 @@ def hoard(offered: "SimpleQueue[Offered]", over: threading.Event) -> dict[int, d
         def __exit__(self, *what: object) -> None:
             pass
 
-    counter = exchange.Counter(HOST, TOKEN, Lent)
+    lender = exchange.Lender(HOST, TOKEN, Lent)
     found: dict[int, dict[int, Copies]] = {}
     while not (over.is_set() and offered.empty()):
         try:
@@ -61,7 +61,7 @@ def hoard(offered: "SimpleQueue[Offered]", over: threading.Event) -> dict[int, d
         part, memory = message.part, bytearray(message.part.bytes)
         exchange.fetch(message.address, TOKEN, part.name, COPY, memoryview(memory), part.crc32)
         held[part.name] = bytes(memory)
-        found.setdefault(part.name.step, {})[part.name.part] = Copies(part, (counter.address,))
+        found.setdefault(part.name.step, {})[part.name.part] = Copies(part, (lender.address,))
     return found
 
 
