@@ -164,7 +164,13 @@ class Lives:
 
     def await_step(self, step: int) -> None:
         """Until every rank has applied this step, whether there is a controller or not."""
-        self.until(lambda: all(step in steps for steps in self.applied().values()) and bool(self.applied()))
+
+        def there() -> bool:
+            # One look: where no rank had begun yet, every rank had applied the step.
+            applied = self.applied()
+            return bool(applied) and all(step in steps for steps in applied.values())
+
+        self.until(there)
 
     def applied(self) -> dict[str, set[int]]:
         """Steps by rank."""
