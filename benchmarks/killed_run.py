@@ -112,11 +112,13 @@ class Killer:
             thread.join()
 
     def _strike(self) -> None:
-        while not self._begun(KILLED_STEPS.start):
+        # A step that has begun, and a moment in it: how long steps take may have been measured on a busier machine.
+        step, later = self.rng.choice(KILLED_STEPS), self.rng.uniform(0, self.step_s)
+        while not self._begun(step):
             # Ended by ``at_work`` if the run never gets there.
             if self._over.wait(_POLL_S):
                 return
-        time.sleep(self.rng.uniform(0, len(KILLED_STEPS) * self.step_s))
+        time.sleep(later)
         assert self._state is not None
         blow = self.choose(self._state, self.rng)
         self.kill = Kill(blow.ranks, time.monotonic(), time.time())
