@@ -11,8 +11,9 @@ from . import membership, recovery
 from .events import Action, Record, Send, StopSentinel
 from .seating import reseated
 from .sentinels import give_up, watched
-from .state import Rank, State, Watch
+from .state import Rank, State
 from .verdicts import fence, succeed
+from .watch import Watch
 
 Step = tuple[State, list[Action]]
 

@@ -4,7 +4,8 @@ from ...actors.messages import Fenced, Hello
 from ...actors.node.sentinel_messages import FromSentinel, Guard, SentinelBeat, SentinelHello
 from ...policies.values import changed
 from .events import Action, Record, Send, StartSentinel, StopSentinel
-from .state import Rank, State, Watch
+from .state import Rank, State
+from .watch import Watch
 
 Step = tuple[State, list[Action]]
 # What their names begin with; those of ranks begin with a number.

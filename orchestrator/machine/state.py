@@ -18,6 +18,7 @@ from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord
 from .events import Event, Found
 from .past import Past
+from .watch import Watch
 
 # A set of incarnations; what is done at every message must not take longer in a larger world.
 Names = Map[str, None]
@@ -146,37 +147,6 @@ class Rank:
     def title(self) -> str:
         """As people know it."""
         return f"spare {self.incarnation}" if self.seat is None else f"rank {self.seat}"
-
-
-@dataclass(frozen=True)
-class Watch:
-    """A node on which ranks of the run live, and who watches it.
-
-    Attributes:
-        sentinel: the newest one that was asked for, or that came.
-        serial: how many were asked for.
-        asked: when the last one was.
-        up: whether it was heard, and is neither gone nor given up.
-        last_heard: when that was.
-        ended: when it was gone or given up, 0 while it is not.
-        suspected: since when nobody of the node is heard, 0 while somebody is.
-        lost: whether the node was given up; it is back when a rank of it is heard that was not.
-        ranks: process ids of those who live there.
-        fallen: when ranks ended there that nobody wanted to go.
-        seen: what the sentinel says that they are doing.
-    """
-
-    sentinel: str = ""
-    serial: int = 0
-    asked: float = 0.0
-    up: bool = False
-    last_heard: float = 0.0
-    ended: float = 0.0
-    suspected: float = 0.0
-    lost: bool = False
-    ranks: Map[str, int] = field(default_factory=Map)
-    fallen: Map[str, float] = field(default_factory=Map)
-    seen: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,37 @@
+"""What the controller knows of a node on which ranks of the run live."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from immutables import Map
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A node on which ranks of the run live, and who watches it.
+
+    Attributes:
+        sentinel: the newest one that was asked for, or that came.
+        serial: how many were asked for.
+        asked: when the last one was.
+        up: whether it was heard, and is neither gone nor given up.
+        last_heard: when that was.
+        ended: when it was gone or given up, 0 while it is not.
+        suspected: since when nobody of the node is heard, 0 while somebody is.
+        lost: whether the node was given up; it is back when a rank of it is heard that was not.
+        ranks: process ids of those who live there.
+        fallen: when ranks ended there that nobody wanted to go.
+        seen: what the sentinel says that they are doing.
+    """
+
+    sentinel: str = ""
+    serial: int = 0
+    asked: float = 0.0
+    up: bool = False
+    last_heard: float = 0.0
+    ended: float = 0.0
+    suspected: float = 0.0
+    lost: bool = False
+    ranks: Map[str, int] = field(default_factory=Map)
+    fallen: Map[str, float] = field(default_factory=Map)
+    seen: Mapping[str, str] = field(default_factory=dict)
