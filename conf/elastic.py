@@ -116,7 +116,7 @@ class ElasticConfig:
         checkpoint_every: steps from one checkpoint on storage to the next; the last step always has one. 0 makes none.
         keep: checkpoints that stay on storage.
         snapshot_every: steps from one snapshot in the memory of the cluster to the next; 0 makes none. None is every
-            tenth where there is room: so seldom that it cannot be measured, and all ranks may die at no great loss.
+            tenth step where there is room, and where there is none it is said; with a number such a run is refused.
         snapshot_copies: of each part of a snapshot, in different failure domains while there are so many.
         snapshot_keep: whole snapshots that stay in memory.
         snapshot_gib: GiB of a node that snapshots may use at most; None for what Ray's object store has free there.
@@ -144,7 +144,7 @@ class ElasticConfig:
     replace: bool = True
     checkpoint_every: int = 0
     keep: int = 2
-    snapshot_every: int | None = 0
+    snapshot_every: int | None = None
     snapshot_copies: int = 2
     snapshot_keep: int = 2
     snapshot_gib: float | None = None

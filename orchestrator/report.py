@@ -50,6 +50,8 @@ def state_report(state: RunState) -> RenderableType:
     if state.resumed:
         parts.append(Text(f"resumed  {state.resumed}"))
     parts.extend(Text(f"source  {one_line(text)}") for text in state.sources)
+    if state.snapshots:
+        parts.append(Text(f"snapshots  {state.snapshots}"))
     if state.decision:
         parts.append(Text(f"decision  {one_line(state.decision)}"))
     parts.extend(Text(f"warning  {text}") for text in state.warnings)

@@ -159,6 +159,7 @@ def plan_of(
         "bucket_mib": 64 if width == WIDE else 0.5,
         # Most scenarios are about what the survivors do.
         "replace": False,
+        "snapshot_every": 0,
         **elastic,
     }
     return RunPlan(

@@ -167,7 +167,7 @@ CHAOS = {nan_loss_of_a_dying_rank: (Fault(2, 1, point=FaultPoint.AFTER_VOTE),)}
 def test_it_ends_with_one_clear_line(train: Train, text: str, tmp_path: Path) -> None:
     plan = RunPlan(
         run=train.__name__,
-        elastic=ElasticConfig(microbatches_per_step=4, timeouts=QUICK, chaos=CHAOS.get(train, ())),
+        elastic=ElasticConfig(4, snapshot_every=0, timeouts=QUICK, chaos=CHAOS.get(train, ())),
         scaling=Scaling(1, 2),
         train=cloudpickle.dumps(train),
         folder=str(tmp_path),
@@ -195,7 +195,7 @@ def test_it_ends_with_one_clear_line(train: Train, text: str, tmp_path: Path) ->
 def test_the_users_traceback_is_kept(tmp_path: Path) -> None:
     plan = RunPlan(
         run="traceback",
-        elastic=ElasticConfig(microbatches_per_step=4, timeouts=QUICK),
+        elastic=ElasticConfig(4, snapshot_every=0, timeouts=QUICK),
         scaling=Scaling(2, 2),
         train=cloudpickle.dumps(raises_everywhere),
     )

@@ -83,7 +83,7 @@ def launch(
 ) -> Outcome:
     """Train on the local cluster to the end, whatever the end is."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"timeouts": QUICK, "seed": SEED, "replace": False, **elastic}
+    settings = {"timeouts": QUICK, "seed": SEED, "replace": False, "snapshot_every": 0, **elastic}
     plan = RunPlan(
         run=folder.name,
         elastic=ElasticConfig(microbatches_per_step=microbatches, chaos=tuple(faults), **settings),
