@@ -83,6 +83,8 @@ class RayDriver:
                     max_restarts=-1,
                     max_task_retries=0,
                     num_cpus=0,
+                    # Ray has a random node place what needs nothing, and a new one does not know of this one yet.
+                    memory=1,
                     scheduling_strategy=_here(ray),
                 )
                 .remote(plan)
