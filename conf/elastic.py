@@ -31,6 +31,13 @@ class Buffers(StrEnum):
     FOLD = "fold"
 
 
+class SnapshotSpread(StrEnum):
+    """What is done where there are fewer nodes than each part of a snapshot is to have copies."""
+
+    DEGRADE = "degrade"
+    REFUSE = "refuse"
+
+
 @dataclass(frozen=True)
 class Timeouts:
     """Every deadline of a run, in seconds. They must be ordered; see ``__post_init__``.
@@ -118,6 +125,8 @@ class ElasticConfig:
         snapshot_every: steps from one snapshot in the memory of the cluster to the next; 0 makes none. None is every
             tenth step where there is room, and where there is none it is said; with a number such a run is refused.
         snapshot_copies: of each part of a snapshot, in different failure domains while there are so many.
+        snapshot_spread: where there are fewer nodes than copies, ``degrade`` to one copy a node, which the state says,
+            or ``refuse`` the run before its first step.
         snapshot_keep: whole snapshots that stay in memory.
         snapshot_gib: GiB of a node that snapshots may use at most; None for what Ray's object store has free there.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
@@ -146,6 +155,7 @@ class ElasticConfig:
     keep: int = 2
     snapshot_every: int | None = None
     snapshot_copies: int = 2
+    snapshot_spread: SnapshotSpread | str = SnapshotSpread.DEGRADE
     snapshot_keep: int = 2
     snapshot_gib: float | None = None
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
@@ -239,4 +249,5 @@ _NAMED: dict[str, type[StrEnum]] = {
     "on_nonfinite": OnTrouble,
     "on_poison": OnTrouble,
     "buffers": Buffers,
+    "snapshot_spread": SnapshotSpread,
 }

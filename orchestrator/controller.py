@@ -269,7 +269,8 @@ class Controller:
                 return
         before, now = self._state, time.monotonic()
         self._state, actions = advance(before, event, now)
-        if self._vaults is not None and before.world is None and self._state.world is not None:
+        begun = before.world is not None or bool(self._past and self._past.generation)
+        if self._vaults is not None and not begun and self._state.world is not None:
             self._state, actions = self._checked(self._vaults, before, actions, now)
         if isinstance(event, TookOver):
             before = inherited(before, event.past)
@@ -283,11 +284,10 @@ class Controller:
 
     def _checked(self, vaults: Vaults, before: State, actions: list[Action], now: float) -> tuple[State, list[Action]]:
         """What opens the first generation, unless snapshots do not fit into memory."""
-        assert self._elastic is not None
-        explicit, refusal = self._elastic.snapshot_every is not None, vaults.refusal()
-        if refusal and explicit:
+        refusal, orders = vaults.begin()
+        if refusal:
             return advance(before, Found(VAULT, 0, refused=refusal), now)
-        self._order(vaults.give_up(refusal) if refusal else vaults.doubts() if explicit else [])
+        self._order(orders)
         return self._state, actions
 
     def _order(self, orders: Orders) -> None:

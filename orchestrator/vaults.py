@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ..actors.messages import Hello, Open, Ping, Ready, Unreadable
 from ..actors.node.vault_messages import VAULT, Offered, Pulled, VaultBeat, VaultHello
-from ..conf.elastic import ElasticConfig
+from ..conf.elastic import ElasticConfig, SnapshotSpread
 from .machine.events import (
     Ended,
     Event,
@@ -91,11 +91,48 @@ class Vaults:
             message = replace(message, restore=replace(restore, copies=self._copies.where(restore.step)))
         return message, [*self._copies.opened(message.world.generation, restore.step if restore else None)]
 
-    def refusal(self) -> str | None:
-        """Why the run must not begin: a node has less memory than snapshots need there; None if all have enough.
+    def begin(self) -> tuple[str | None, Orders]:
+        """The first generation is about to open: why it must not, or what is not as it was asked for.
 
-        For want of nodes there are fewer copies than are asked for; that is told of by ``doubts``.
+        Snapshots that nobody has asked for are left out where there is no room for them.
         """
+        elastic, asked = self._elastic, self._elastic.snapshot_every is not None
+        few, full = self._too_few_nodes(), self._too_little_room()
+        if few and elastic.snapshot_spread is SnapshotSpread.REFUSE:
+            return f"{few}: add nodes, ask for fewer copies, or set elastic.snapshot_spread=degrade", []
+        if full and asked:
+            return full, []
+        if full:
+            return None, self._give_up(full)
+        return None, [Warned(f"{few}: add nodes, or ask for fewer copies")] if few and asked else []
+
+    @property
+    def line(self) -> str:
+        """What there is, in one line."""
+        newest, vaults = self._copies.newest, len(self._copies.holders)
+        if self._fleet.closed:
+            return "none"
+        need, nodes = max(self._need().values(), default=0), len(self._fleet.wanted)
+        plan = f"{need / _MIB:.1f} MiB of each of {nodes} nodes"
+        if newest is None:
+            return f"none yet; they need {plan}"
+        steps = ", ".join(map(str, sorted(self._copies.manifests)))
+        common = f"in common to {newest.peers} ranks" if newest.peers > 1 else "that no other rank has"
+        made, wanted = self._copies.fewest, self._elastic.snapshot_copies
+        made_of = str(made) if made >= wanted else f"{made} of {wanted}"
+        return (
+            f"steps {steps} in {vaults} vaults; step {newest.step}: {newest.bytes / _MIB:.1f} MiB {common}, in "
+            f"{len(newest.parts)} parts with {made_of} copies; they need {plan}"
+        )
+
+    def _too_few_nodes(self) -> str | None:
+        wanted, nodes = self._elastic.snapshot_copies, len(self._fleet.wanted)
+        if wanted <= nodes:
+            return None
+        return f"elastic.snapshot_copies={wanted} are more than there are nodes: a snapshot has {nodes} of each part"
+
+    def _too_little_room(self) -> str | None:
+        """Which node has less memory than snapshots need there; None if all have enough."""
         elastic, fleet = self._elastic, self._fleet
         for node, need in self._need().items():
             room = fleet.room.get(node, 0)
@@ -108,36 +145,7 @@ class Vaults:
                 )
         return None
 
-    def doubts(self) -> Orders:
-        """What is not as it was asked for, when the run begins."""
-        wanted, nodes = self._elastic.snapshot_copies, len(self._fleet.wanted)
-        if wanted <= nodes:
-            return []
-        return [
-            Warned(
-                f"elastic.snapshot_copies={wanted} are more than there are nodes: every part of a snapshot has "
-                f"{nodes}; add nodes, or ask for fewer"
-            )
-        ]
-
-    @property
-    def line(self) -> str:
-        """What there is, in one line."""
-        newest, vaults = self._copies.newest, len(self._copies.holders)
-        if self._fleet.closed:
-            return "none"
-        need = max(self._need().values(), default=0)
-        plan = f"{need / _MIB:.1f} MiB of each of {len(self._fleet.wanted)} nodes"
-        if newest is None:
-            return f"none yet; they need {plan}"
-        steps = ", ".join(map(str, sorted(self._copies.manifests)))
-        common = f"in common to {newest.peers} ranks" if newest.peers > 1 else "that no other rank has"
-        return (
-            f"steps {steps} in {vaults} vaults; step {newest.step}: {newest.bytes / _MIB:.1f} MiB {common}, in "
-            f"{len(newest.parts)} parts with {self._copies.fewest} copies or more; they need {plan}"
-        )
-
-    def give_up(self, why: str) -> Orders:
+    def _give_up(self, why: str) -> Orders:
         """Go on without snapshots."""
         vaults = list(self._fleet.vaults)
         self._fleet.closed = True

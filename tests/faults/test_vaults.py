@@ -196,7 +196,27 @@ def test_without_being_asked_for_snapshots_are_left_out_where_they_do_not_fit(
 
 
 def test_more_copies_than_nodes_are_told_of(undisturbed: Outcome, tmp_path: Path) -> None:
-    outcome = trained(tmp_path, nodes=("a", "b"), gates=(), snapshot_copies=3)
+    seen: list[str] = []
+
+    async def during(controller: Controller) -> None:
+        await until(lambda: newest(controller))
+        seen.append(controller.state().snapshots)
+        open_gate(tmp_path, GATE)
+
+    outcome = trained(tmp_path, (), during, nodes=("a", "b"), snapshot_copies=3)
     assert_succeeded(outcome, undisturbed)
     assert any("elastic.snapshot_copies=3 are more than there are nodes" in text for text in outcome.state.warnings)
+    assert "with 2 of 3 copies" in seen[0]
     assert not [each for each in psutil.Process().children(recursive=True) if "everstep-vault" in each.name()]
+
+
+def test_fewer_nodes_than_copies_are_refused_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Also if snapshots themselves are not."""
+    outcome = trained(tmp_path, nodes=("a",), gates=(), snapshot_every=None, snapshot_spread="refuse")
+    assert outcome.state.phase is Phase.FAILED
+    assert outcome.leftovers == []
+    assert outcome.state.error == (
+        "elastic.snapshot_copies=2 are more than there are nodes: a snapshot has 1 of each part: add nodes, ask for "
+        "fewer copies, or set elastic.snapshot_spread=degrade"
+    )
+    assert outcome.samples == {}
