@@ -1,14 +1,16 @@
 """How long until the next committed step where others come in for the dead: spares, or new ranks and a saved state."""
 
 import argparse
+import math
 import random
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from everstep.benchmarks import timeline
 from everstep.benchmarks.common import Row, console, median_row, percentile
-from everstep.benchmarks.killed_run import Blow, KilledRun, every_rank, one_rank, run_example
+from everstep.benchmarks.killed_run import Blow, KilledRun, Manner, Strike, every_rank, one_rank, run_example
 from everstep.benchmarks.peers.workload import RANKS
 from everstep.benchmarks.raylets import raylets
 from everstep.orchestrator.view import RunState
@@ -16,8 +18,12 @@ from ray.cluster_utils import Cluster
 
 SWAP, NODE, STORAGE, VAULT = "swap", "node swap", "all dead, storage", "all dead, vault"
 PER_NODE = 2
-# Enough for spares to stand by before the last ones.
-_LONGER = ("config.steps=24",)
+# Kills of one run; each takes one of the spares that stand by from the beginning.
+SWAPS_OF_A_RUN = 4
+_ALL_DEAD_OF_A_RUN = 4
+_STEPS_OF_A_KILL = 5
+# Enough for the spares to stand by before.
+_STEPS_BEFORE = 8
 # All ranks are replaced before the run goes on, so that it is the same world that commits again.
 _ALL = (f"scaling.ranks=[{RANKS},{RANKS}]", "elastic.replace=true")
 _SWAPS = (f"scaling.ranks=[1,{RANKS}]", "elastic.recovery=swap")
@@ -42,6 +48,7 @@ class Comeback:
         start: until these had started and built their model, and a generation was opened; 0 without new ranks.
         restore: until every member had its state and its group, and the next step was committed on all of them.
         total: all of this.
+        beyond: how much of it nobody computed, less what the final reduction of any step takes.
         identical: whether the run ended with the weights of the undisturbed one.
     """
 
@@ -51,6 +58,7 @@ class Comeback:
     start: float
     restore: float
     total: float
+    beyond: float
     identical: bool
 
     @property
@@ -59,33 +67,40 @@ class Comeback:
         return self.total - self.start
 
 
-def comeback_of(kind: str, run: KilledRun, identical: bool) -> Comeback:
-    """Read it from what the run left behind.
+def comebacks_of(kind: str, run: KilledRun, identical: bool) -> list[Comeback]:
+    """Read them from what the run left behind.
 
     Raises:
-        RuntimeError: the loss was answered in another way than was to be measured.
+        RuntimeError: a loss was answered in another way than was to be measured.
     """
-    kill = run.kill
-    assert kill is not None
     decisions = [record["decision"] for record in run.metrics["recoveries"]]
-    if not any(_DECIDED[kind] in decision for decision in decisions):
-        raise RuntimeError(f"this was to be measured: {_DECIDED[kind]}; but the loss was answered so: {decisions}")
-    later = [entry for entry in run.journal if entry["time"] >= kill.wall]
+    if sum(_DECIDED[kind] in decision for decision in decisions) < len(run.kills):
+        raise RuntimeError(f"this was to be measured: {_DECIDED[kind]}; but losses were answered so: {decisions}")
+    usual = statistics.median(timeline.undisturbed_reductions(run.at_the_end))
+    return [_comeback(kind, run, number, usual, identical) for number in range(len(run.kills))]
+
+
+def _comeback(kind: str, run: KilledRun, number: int, usual: float, identical: bool) -> Comeback:
+    kill, *others = run.kills[number:]
+    until = others[0].wall if others else math.inf
+    later = [entry for entry in run.journal if kill.wall <= entry["time"] < until]
     sign = next(entry["time"] for entry in later if entry["what"] == "recovering")
+    openings = {entry["generation"]: entry["time"] for entry in later if entry["what"] == "opened"}
+    step, ranks = timeline.first_commit_in(openings, run.left(number + 1))
+    end = timeline.committed(step, ranks)
     # Of several in a row only the last one led to a commit.
-    opened = [entry["time"] for entry in later if entry["what"] == "opened"]
-    survivors = run.survivors
-    came = timeline.committed(timeline.step_committed_after(kill.at, survivors), survivors) - kill.at + kill.wall
-    opening = max(time for time in opened if time < came)
+    opening = openings[ranks[0].generations[step]]
     asked = [entry["time"] for entry in later if entry["what"] == "rank asked for" and entry["time"] < opening]
     decided = min(asked) if asked and kind in (STORAGE, VAULT) else opening
+    total = end - kill.at
     return Comeback(
         kind,
         first_sign=sign - kill.wall,
         decide=decided - sign,
         start=opening - decided,
-        restore=came - opening,
-        total=came - kill.wall,
+        restore=total - (opening - kill.wall),
+        total=total,
+        beyond=timeline.idle((kill.at, end), ranks) - usual,
         identical=identical,
     )
 
@@ -93,9 +108,10 @@ def comeback_of(kind: str, run: KilledRun, identical: bool) -> Comeback:
 def measure(options: argparse.Namespace) -> list[Comeback]:
     """Those that need one node only."""
     cluster, seed = options.cluster, options.seed
-    found = _repeated(SWAP, options.swaps, seed, cluster, one_rank, spares=1)
+    swaps = Manner(one_rank, kills=SWAPS_OF_A_RUN, spares=SWAPS_OF_A_RUN, spent=1)
+    found = _repeated(SWAP, options.swaps, seed, cluster, swaps)
     for kind in (STORAGE, VAULT):
-        found += _repeated(kind, options.all_dead, seed, cluster, every_rank)
+        found += _repeated(kind, options.all_dead, seed, cluster, Manner(every_rank, kills=_ALL_DEAD_OF_A_RUN))
     return found
 
 
@@ -104,35 +120,27 @@ def measure_nodes(count: int, seed: int) -> list[Comeback]:
     # The head has no room for ranks.
     with raylets(0, *[PER_NODE] * (1 + RANKS // PER_NODE)) as cluster:
         nodes = _Nodes(cluster)
-        return _repeated(NODE, count, seed, "ray", nodes.one, PER_NODE, nodes.replace)
+        return _repeated(NODE, count, seed, "ray", Manner(nodes.one, spares=PER_NODE), nodes.replace)
 
 
 def _repeated(
-    kind: str,
-    count: int,
-    seed: int,
-    cluster: str,
-    choose: Callable[[RunState, random.Random], Blow],
-    spares: int = 0,
-    between: Callable[[], None] = lambda: None,
+    kind: str, count: int, seed: int, cluster: str, manner: Manner, between: Callable[[], None] = lambda: None
 ) -> list[Comeback]:
-    if not count:
-        return []
-    rng = random.Random(f"{kind} {seed}")
-    longer = _LONGER if spares else ()
-    undisturbed = run_example(f"{_name(kind)}-undisturbed", seed, cluster, overrides=longer)
-    step_s = timeline.step_seconds(undisturbed.survivors)
-    weights = undisturbed.metrics["weights_sha256"]
     found: list[Comeback] = []
-    for number in range(1, count + 1):
+    if not count:
+        return found
+    steps = (f"config.steps={_STEPS_BEFORE + _STEPS_OF_A_KILL * manner.kills}",)
+    undisturbed = run_example(f"{_name(kind)}-undisturbed", seed, cluster, overrides=steps)
+    strike = Strike(timeline.step_seconds(undisturbed.survivors), random.Random(f"{kind} {seed}"), manner)
+    weights = undisturbed.metrics["weights_sha256"]
+    while len(found) < count:
         between()
-        name = f"{_name(kind)}-{number}"
-        run = run_example(name, seed, cluster, (step_s, rng), (*OVERRIDES[kind], *longer), choose, spares)
-        found.append(comeback_of(kind, run, run.metrics["weights_sha256"] == weights))
-        one = found[-1]
-        same = "identical" if one.identical else "DIFFER"
-        seconds = f"{one.total:.2f} s, without starts {one.resume:.2f} s"
-        console().print(f"{kind} {number}/{count}  {seconds}  weights {same}")
+        hit = run_example(f"{_name(kind)}-{len(found)}", seed, cluster, strike, (*OVERRIDES[kind], *steps))
+        for one in comebacks_of(kind, hit, hit.metrics["weights_sha256"] == weights):
+            found.append(one)
+            same = "identical" if one.identical else "DIFFER"
+            seconds = f"{one.total:.2f} s, without starts {one.resume:.2f} s, nobody computed {one.beyond:.2f} s"
+            console().print(f"{kind} {len(found)}/{count}  {seconds}  weights {same}")
     return found
 
 
@@ -149,6 +157,7 @@ def phases_of(found: Sequence[Comeback]) -> dict[str, list[float]]:
         "start of processes": [one.start for one in found],
         "state, group, step": [one.restore for one in found],
         "kill to next commit": [one.total for one in found],
+        "kill to next commit, beyond compute": [one.beyond for one in found],
         "kill to next commit, without starts": [one.resume for one in found],
     }
 
@@ -159,7 +168,13 @@ def rows_of(found: Sequence[Comeback], seed: int) -> list[Row]:
     for kind, ones in by_kind(found).items():
         if kind in (SWAP, NODE):
             name, taken = f"{_name(kind)}_recovery", [1000 * one.total for one in ones]
-            rows += [median_row(f"{name}_ms", taken, "ms", seed), Row(f"{name}_p95_ms", percentile(taken, 95), "ms")]
+            beyond = [1000 * one.beyond for one in ones]
+            rows += [
+                median_row(f"{name}_ms", taken, "ms", seed),
+                Row(f"{name}_p95_ms", percentile(taken, 95), "ms"),
+                median_row(f"{name}_beyond_compute_ms", beyond, "ms", seed),
+                Row(f"{name}_beyond_compute_p95_ms", percentile(beyond, 95), "ms"),
+            ]
         else:
             end = "_vault" if kind == VAULT else ""
             rows += [
@@ -167,7 +182,7 @@ def rows_of(found: Sequence[Comeback], seed: int) -> list[Row]:
                 median_row(f"all_dead_start{end}_s", [one.start for one in ones], "s", seed),
                 median_row(f"all_dead_total{end}_s", [one.total for one in ones], "s", seed),
             ]
-        rows.append(Row(f"{_name(kind)}_kills", len(ones), "runs"))
+        rows.append(Row(f"{_name(kind)}_kills", len(ones), "kills"))
         identical = float(all(one.identical for one in ones))
         rows.append(Row(f"{_name(kind)}_identical", identical, "1: all weights as undisturbed"))
     return rows

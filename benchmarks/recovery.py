@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from everstep.benchmarks import comebacks, timeline
 from everstep.benchmarks.common import Row, console, median_row, own_ray, parser, percentile, publish
-from everstep.benchmarks.killed_run import KilledRun, run_example
+from everstep.benchmarks.killed_run import KilledRun, Strike, run_example
 from everstep.benchmarks.peers import ray_train, torchft, torchrun
 from everstep.benchmarks.peers.common import PeerRecovery
 from everstep.benchmarks.peers.common import table as peer_table
@@ -62,8 +62,7 @@ class Recovery:
 
 def recovery_of(run: KilledRun) -> Recovery:
     """Read it from what the run left behind."""
-    kill, survivors = run.kill, run.survivors
-    assert kill is not None
+    (kill,), survivors = run.kills, run.survivors
     first_sign = next(entry["time"] for entry in run.journal if entry["what"] == "recovering") - kill.wall
     report, plan, rebuild = (sum(record["phases"][name] for record in run.metrics["recoveries"]) for name in _PHASES)
     opened = kill.at + first_sign + report + plan
@@ -96,7 +95,7 @@ def measure(kills: int, seed: int, cluster: str) -> tuple[list[Recovery], bool]:
     rng = random.Random(seed)
     recoveries, identical = [], True
     for number in range(1, kills + 1):
-        run = run_example(f"recovery-{number}", seed, cluster, (step_s, rng))
+        run = run_example(f"recovery-{number}", seed, cluster, Strike(step_s, rng))
         same = run.metrics["weights_sha256"] == undisturbed.metrics["weights_sha256"]
         identical = identical and same
         recoveries.append(recovery_of(run))
@@ -187,15 +186,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = parser(__doc__)
     made.add_argument("--kills", type=int, default=40, help="runs of which one rank is killed (default: 40)")
     made.add_argument("--cluster", choices=list(ClusterKind), default=ClusterKind.RAY, help="of everstep's ranks")
-    made.add_argument("--swaps", type=int, default=0, help="runs in which a spare takes the place")
-    made.add_argument("--node-swaps", type=int, default=0, help="runs that lose a node with two ranks")
-    made.add_argument("--all-dead", type=int, default=0, help="runs of which all ranks die, for each source of state")
+    made.add_argument("--swaps", type=int, default=0, help="kills after which a spare takes the place")
+    made.add_argument("--node-swaps", type=int, default=0, help="kills of a node with two ranks")
+    made.add_argument("--all-dead", type=int, default=0, help="kills of all ranks, for each source of state")
     made.add_argument("--skip-peers", action="store_true", help="measure everstep alone")
     made.add_argument("--peer-kills", type=int, default=5, help="of each peer (default: 5)")
     options = made.parse_args(arguments)
 
     # Peers must not share the machine with our cluster.
-    with own_ray(RANKS + 1) if options.cluster == ClusterKind.RAY else nullcontext():
+    with own_ray(RANKS + comebacks.SWAPS_OF_A_RUN) if options.cluster == ClusterKind.RAY else nullcontext():
         recoveries, identical = measure(options.kills, options.seed, options.cluster) if options.kills else ([], True)
         returns = comebacks.measure(options)
     if options.node_swaps and options.cluster == ClusterKind.RAY:
@@ -205,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if recoveries:
         console().print(phase_table(f"{len(recoveries)} kills", phases_of(recoveries)))
     for kind, found in comebacks.by_kind(returns).items():
-        console().print(phase_table(f"{kind}, {len(found)} runs", comebacks.phases_of(found)))
+        console().print(phase_table(f"{kind}, {len(found)} kills", comebacks.phases_of(found)))
     if of_peers:
         console().print(peer_table(of_peers))
     ours = rows_of(recoveries, identical, options.seed) if recoveries else []

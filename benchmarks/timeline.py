@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -66,6 +66,17 @@ def step_committed_after(moment: float, survivors: Sequence[RankTrace]) -> int:
     """The first step that not every survivor had committed at this moment."""
     steps = sorted(set.intersection(*(set(trace.decided) for trace in survivors)))
     return next(step for step in steps if committed(step, survivors) > moment)
+
+
+def first_commit_in(generations: Collection[str], ranks: Sequence[RankTrace]) -> tuple[int, list[RankTrace]]:
+    """The first step that was committed in one of these generations, and by whom.
+
+    Raises:
+        ValueError: none was.
+    """
+    steps = {step for trace in ranks for step, held in trace.generations.items() if held in generations}
+    first = min(steps)
+    return first, [trace for trace in ranks if first in trace.decided]
 
 
 def committed(step: int, ranks: Sequence[RankTrace]) -> float:

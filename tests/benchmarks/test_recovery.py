@@ -22,7 +22,7 @@ def killed_run() -> KilledRun:
         metrics={"recoveries": [{"phases": phases}]},
         traces={"a": survivor, "b": victim},
         journal=[{"what": "opened", "time": 5000.0}, {"what": "recovering", "time": 5100.02}],
-        kill=Kill(("b",), at=100.0, wall=5100.0),
+        kills=[Kill(("b",), at=100.0, wall=5100.0)],
     )
 
 
