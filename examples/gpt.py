@@ -1,6 +1,7 @@
 """A decoder-only GPT over bytes: 3.3 million parameters, small enough to train on a laptop's CPU."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -55,19 +56,24 @@ class CausalSelfAttention(nn.Module):
         return merged
 
 
+def feed_forward(config: GPTConfig) -> nn.Module:
+    """Four times as wide inside."""
+    return nn.Sequential(
+        nn.Linear(config.width, 4 * config.width, bias=False),
+        nn.GELU(),
+        nn.Linear(4 * config.width, config.width, bias=False),
+    )
+
+
 class Block(nn.Module):
     """One pre-norm transformer block: attention, then a feed-forward network, each on a residual branch."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, inner: nn.Module) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention = CausalSelfAttention(config)
         self.feed_forward_norm = nn.LayerNorm(config.width)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(config.width, 4 * config.width, bias=False),
-            nn.GELU(),
-            nn.Linear(4 * config.width, config.width, bias=False),
-        )
+        self.feed_forward = inner
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,15 +83,19 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token and position embeddings, a stack of blocks, and a head tied to the token embedding."""
+    """Token and position embeddings, a stack of blocks, and a head tied to the token embedding.
 
-    def __init__(self, config: GPTConfig) -> None:
+    Args:
+        inner: makes the feed-forward network of a block.
+    """
+
+    def __init__(self, config: GPTConfig, inner: Callable[[GPTConfig], nn.Module] = feed_forward) -> None:
         super().__init__()
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.width)
         self.position_embedding = nn.Embedding(config.block, config.width)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, inner(config)) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.head.weight = self.token_embedding.weight
@@ -96,7 +106,7 @@ class GPT(nn.Module):
         for name, weight in self.named_parameters():
             if weight.dim() < 2:
                 continue
-            residual = name.endswith(("attention.output.weight", "feed_forward.2.weight"))
+            residual = name.endswith(("attention.output.weight", ".2.weight"))
             nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.config.layers) if residual else 0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
