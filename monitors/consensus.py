@@ -79,7 +79,7 @@ def statistical(evidence: Mapping[int, float], distance: float = DISTANCE) -> Ve
     for rank, value in evidence.items():
         if not isfinite(value):
             raise ValueError(f"the evidence of rank {rank} is {value}; only finite numbers can be compared")
-    if len(evidence) < ENOUGH:
+    if not evidence:
         return Agree(evidence)
     middle, scale = median_and_scale(list(evidence.values()), distance)
     if not scale:

@@ -79,11 +79,18 @@ def test_near_the_median(values: list[float]) -> None:
     assert statistical(held(values)) == Agree(held(values))
 
 
-@given(st.lists(st.floats(0.001, 1000), max_size=12))
-def test_fewer_than_half_are_far(values: list[float]) -> None:
-    found = statistical(held(values))
+@given(st.lists(st.floats(0.001, 1000), max_size=12), st.floats(0.01, 5))
+def test_fewer_than_half_are_far(values: list[float], distance: float) -> None:
+    found = statistical(held(values), distance)
     if isinstance(found, Attributed):
         assert 2 * len(found.ranks) < len(values)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
+def test_nobody_is_named_where_half_are_far(values: list[float]) -> None:
+    found = statistical(held(values), distance=0.5)
+    assert isinstance(found, Inconclusive)
+    assert "far from the median" in found.reason
 
 
 def test_numbers_that_cannot_be_compared() -> None:
