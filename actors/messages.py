@@ -254,6 +254,15 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class Cadence:
+    """What is saved, a checkpoint or a snapshot, is saved at another interval from here on: ``reason`` says all."""
+
+    incarnation: str
+    saved: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """The saved state that everybody is to go back to cannot be read here, because of ``problem``."""
 
@@ -280,6 +289,7 @@ FromRank = (
     | Finished
     | FaultFired
     | Stored
+    | Cadence
     | Unreadable
     | Offered
 )
@@ -325,11 +335,13 @@ class Restore:
 
     Attributes:
         copies: where the parts of it are, if they are in vaults.
+        times: how often everybody had to go back, this time included; a run that is resumed has not.
     """
 
     source: str
     step: int
     copies: tuple[Copies, ...] = ()
+    times: int = 0
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,11 @@ class ElasticConfig:
         patience: how many seconds a run may wait for capacity while it has fewer ranks than its minimum.
         replace: whether another rank is asked for in the place of each that is lost; it joins when it is ready. Below
             the minimum that is done in any case.
-        checkpoint_every: steps from one checkpoint on storage to the next; the last step always has one. 0 makes none.
+        checkpoint_every: steps from one checkpoint on storage to the next; the last step always has one. 0 makes none,
+            None as many as pay, by what one costs and how often all had to go back.
         keep: checkpoints that stay on storage.
-        snapshot_every: steps from one snapshot in the memory of the cluster to the next; 0 makes none. None is every
-            tenth step where there is room, and where there is none it is said; with a number such a run is refused.
+        snapshot_every: steps from one snapshot in the memory of the cluster to the next; 0 makes none, None
+            as many as pay, where there is room; where there is none it is said, but with a number the run is refused.
         snapshot_copies: of each part of a snapshot, in different failure domains while there are so many.
         snapshot_spread: where there are fewer nodes than copies, ``degrade`` to one copy a node, which the state says,
             or ``refuse`` the run before its first step.
@@ -151,7 +152,7 @@ class ElasticConfig:
     recovery_horizon: float = 600.0
     patience: float = 600.0
     replace: bool = True
-    checkpoint_every: int = 0
+    checkpoint_every: int | None = 0
     keep: int = 2
     snapshot_every: int | None = None
     snapshot_copies: int = 2
@@ -179,7 +180,7 @@ class ElasticConfig:
             raise ConfigError(f"elastic.microbatches_per_step: {error}") from None
         for name, low in _WHOLE:
             value = getattr(self, name)
-            if name == "snapshot_every" and value is None:
+            if name in _BY_CADENCE and value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ConfigError(f"elastic.{name}={value!r} must be a whole number of at least {low}")
@@ -227,12 +228,11 @@ class ElasticConfig:
         return BatchSchedule.of(self.microbatches_per_step)
 
     @property
-    def snapshots(self) -> int:
-        """Steps from one snapshot in memory to the next, 0 for none."""
-        return _SELDOM if self.snapshot_every is None else self.snapshot_every
+    def snapshots(self) -> bool:
+        """Whether there are any in memory, if there is room."""
+        return self.snapshot_every != 0
 
 
-_SELDOM = 10
 _WHOLE = (
     ("ranks_per_replica", 1),
     ("spares", 0),
@@ -242,6 +242,7 @@ _WHOLE = (
     ("snapshot_copies", 1),
     ("snapshot_keep", 1),
 )
+_BY_CADENCE = ("checkpoint_every", "snapshot_every")
 _RECOVERIES = ("auto", "swap", "shrink", "restart")
 _WORKLOADS = ("balanced", "versatile", "weighted", "adaptive_world")
 _NAMED: dict[str, type[StrEnum]] = {

@@ -104,7 +104,7 @@ class ElasticTrainer:
         self._weight_unit = weight_unit
         self._run_context = context
         self._name = settings.name or f"everstep-{uuid.uuid4().hex[:8]}"
-        if elastic.checkpoint_every and settings.storage_path is None:
+        if elastic.checkpoint_every != 0 and settings.storage_path is None:
             raise ConfigError(
                 f"elastic.checkpoint_every={elastic.checkpoint_every} needs a storage_path to keep checkpoints in; set "
                 "one, or set it to 0"

@@ -99,6 +99,7 @@ class RunState:
         decision: how the last loss was answered, and why, in one line.
         resumed: what the run went on from, in one line; empty if it began anew.
         snapshots: what there is in memory, where, and what it needs, in one line; empty if there are none.
+        cadence: by what is saved, checkpoint or snapshot, how often and why, where that is not configured.
         sources: where state was looked for when all ranks began, or last went back: living peers, vaults, storage; one
             line each, the one that it was taken from last.
         target: replicas that there should be.
@@ -127,6 +128,7 @@ class RunState:
     first_cause: str | None = None
     decision: str = ""
     resumed: str = ""
+    cadence: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     snapshots: str = ""
     target: int = 0

@@ -53,6 +53,19 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class Wish:
+    """What is said of one of the places where states are saved, by a rank or by all; all ranks save in the same ones.
+
+    Attributes:
+        full: the state after this step could not be saved: what was saved before is still on its way.
+        every: steps from one save to the next, at most; 0 for no opinion.
+    """
+
+    full: bool = False
+    every: int = 0
+
+
+@dataclass(frozen=True)
 class Part:
     """The part that a rank takes in a reduction.
 
@@ -65,15 +78,14 @@ class Part:
         poison: its indices that nobody may compute: they count, and contribute nothing.
         dropped: indices that nobody contributes.
         pace: seconds that one of its microbatches took, 0 if it computed none.
-        full: by where states are saved, it could not save the one after this step: what it saved before is still on
-            its way. All ranks save in the same places.
+        wishes: by where states are saved.
     """
 
     shadow: bool = False
     poison: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()
     pace: float = 0.0
-    full: tuple[bool, ...] = ()
+    wishes: tuple[Wish, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class Census:
         numbers: weighted means of what was recorded.
         microbatches: how many it counts.
         pace: seconds per microbatch of the slowest member that contributed any; 0 if nobody knows.
-        full: by where states are saved, whether some rank could not save the one after this step.
+        wishes: by where states are saved: full if it is for some rank, and the shortest interval that one would have.
     """
 
     weights: tuple[float, ...]
@@ -105,7 +117,7 @@ class Census:
     numbers: Mapping[str, float] = field(default_factory=dict)
     microbatches: int = 0
     pace: float = 0.0
-    full: tuple[bool, ...] = ()
+    wishes: tuple[Wish, ...] = ()
 
     @property
     def weight(self) -> float:
@@ -157,13 +169,14 @@ class Statement:
         rows = torch.zeros(_ROWS, self.microbatches, dtype=torch.float64)
         for index, held in contributions.items():
             rows[:, index] = torch.tensor(held.row(payloads[index]), dtype=torch.float64)
-        flags = torch.tensor([float(flag) for flag in (self.stop, *self.part.full, *touched)], dtype=torch.float64)
+        flags = torch.tensor([float(flag) for flag in (self.stop, *touched)], dtype=torch.float64)
         signatures = torch.zeros(2 * communicator.size if self.probed else 0, dtype=torch.float64)
         if self.signature is not None:
             halves = divmod(self.signature, 2**_HALF_BITS)
             signatures[2 * communicator.rank : 2 * communicator.rank + 2] = torch.tensor(halves, dtype=torch.float64)
         summed = torch.cat([rows.flatten(), flags, signatures]).to(self.maxima.device)
-        highest = torch.cat([maxima, torch.tensor([pace], dtype=torch.float64, device=maxima.device)])
+        wishes = [number for wish in self.part.wishes for number in (wish.full, 1 / wish.every if wish.every else 0)]
+        highest = torch.cat([maxima, torch.tensor([pace, *wishes], dtype=torch.float64, device=maxima.device)])
         return Taking(
             self.microbatches,
             payloads,
@@ -172,7 +185,6 @@ class Statement:
             [communicator.all_reduce(summed, dist.ReduceOp.SUM), communicator.all_reduce(highest, dist.ReduceOp.MAX)],
             len(touched),
             self.part.dropped,
-            len(self.part.full),
         )
 
 
@@ -187,7 +199,6 @@ class Taking:
     pending: list[Pending]
     parameters: int
     dropped: frozenset[int]
-    places: int
 
     def finish(self, communicator: Communicator) -> Census:
         """Wait for it and read it.
@@ -199,15 +210,18 @@ class Taking:
         for collective in self.pending:
             collective.wait()
         rows, rest = self.summed.cpu().tensor_split([_ROWS * self.microbatches])
-        flags, signatures = rest.tensor_split([1 + self.places + self.parameters])
+        flags, signatures = rest.tensor_split([1 + self.parameters])
         counts, weights, losses, nonfinite, lengths = rows.view(_ROWS, self.microbatches).tolist()
         wrong = {index: int(count) for index, count in enumerate(counts) if count != (index not in self.dropped)}
         if wrong:
             raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
         numbers = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
-        stop, *others = (flag > 0 for flag in flags.tolist())
-        full, touched = tuple(others[: self.places]), others[self.places :]
-        *maxima, pace = self.highest.tolist()
+        stop, *touched = (flag > 0 for flag in flags.tolist())
+        highest = self.highest.tolist()
+        maxima, (pace, *said) = highest[: self.parameters], highest[self.parameters :]
+        wishes = tuple(
+            Wish(full > 0, round(1 / often) if often else 0) for full, often in zip(said[::2], said[1::2], strict=True)
+        )
         halves = [int(half) for half in signatures.tolist()]
         return Census(
             tuple(weights),
@@ -220,5 +234,5 @@ class Taking:
             tally.means(numbers),
             self.microbatches - len(self.dropped),
             pace,
-            full,
+            wishes,
         )

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from ...policies.world import Generation, Seat
 from ..messages import Heartbeat, Ready, Restore, Unreadable
 from . import rehearsal
 from .buffers import Buffers
+from .census import Wish
 from .data import Loader, Microbatches
 from .engine import Engine
 from .gradients import GradientSum
@@ -147,7 +148,7 @@ class RankContext:
             process.chaos,
             process.trace,
             process.say,
-            lambda: tuple(saver.full() for saver in process.savers),
+            process.wishes,
         )
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
@@ -346,11 +347,11 @@ class RankContext:
         ranks = len(world.members) if world else 0
         self.history.add(self._recorder.record(step, ranks))
         self._loss = step.loss
-        self._save(step.number + 1, step.full)
+        self._save(step.number + 1, step.wishes)
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
 
-    def _save(self, step: int, full: Sequence[bool]) -> None:
+    def _save(self, step: int, wishes: tuple[Wish, ...]) -> None:
         """Begin to save the state after ``step`` steps, wherever it is due."""
         run, engine = self._run, self._engine
         assert run is not None
@@ -365,9 +366,7 @@ class RankContext:
             self._buffers.begin()
             return Saved(step, self._portable.read(run.before), self._loss, streams())
 
-        for saver, no_room in zip(self._process.savers, full, strict=True):
-            if saver.due(step, run.finished, world, no_room):
-                saver.take(step, world, state, self._elastic.timeouts.finish / 2 if run.finished else 0.0)
+        self._process.save(step, run.finished, world, state, wishes)
 
     @property
     def loss(self) -> float:

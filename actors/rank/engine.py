@@ -14,7 +14,7 @@ from ...conf.errors import CommunicatorError
 from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..faults import Chaos
 from ..messages import FromRank, Resumed
-from .census import Census, Part
+from .census import Census, Part, Wish
 from .communicator import Communicator
 from .groups import Groups
 from .ledger import Ledger, Rewound, after
@@ -76,7 +76,7 @@ class Engine:
         chaos: planned faults.
         trace: for those who check from outside.
         send: to the controller.
-        full: by where states are saved, whether this rank could not save one now.
+        wishes: what this rank says of the places where states are saved.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Engine:
         chaos: Chaos,
         trace: Trace,
         send: Callable[[FromRank], None],
-        full: Callable[[], tuple[bool, ...]] = tuple,
+        wishes: Callable[[], tuple[Wish, ...]] = tuple,
     ) -> None:
         self._ledger = ledger
         self._groups = groups
@@ -97,7 +97,7 @@ class Engine:
         self._chaos = chaos
         self._trace = trace
         self._send = send
-        self._full = full
+        self._wishes = wishes
         self._unit: Unit | None = None
         self._census: Census | None = None
         self._part = Part()
@@ -269,7 +269,7 @@ class Engine:
             transaction.poison & transaction.done,
             transaction.share.dropped,
             sum(end - start for start, end in spans) / len(spans) if spans else 0.0,
-            self._full(),
+            self._wishes(),
         )
 
     def _vote(self, communicator: Communicator) -> None:

@@ -13,7 +13,7 @@ from ...conf.chaos import FaultPoint
 from ...conf.errors import LoopError
 from ..faults import Chaos
 from .buffers import Buffers
-from .census import Census
+from .census import Census, Wish
 from .data import Loader
 from .engine import Engine
 from .gradients import GradientSum
@@ -119,9 +119,9 @@ class Step:
         return self._decided("last").stop
 
     @property
-    def full(self) -> tuple[bool, ...]:
-        """By where states are saved, whether some rank could not save the one after this step."""
-        return self._decided("full").full
+    def wishes(self) -> tuple[Wish, ...]:
+        """By where states are saved, what all ranks together say of the state after this step."""
+        return self._decided("wishes").wishes
 
     @property
     def microbatch_under_way(self) -> tuple[int, tuple[int, ...]] | None:

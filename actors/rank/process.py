@@ -16,10 +16,11 @@ from ...conf.chaos import FaultPoint
 from ...conf.elastic import Reduction
 from ...conf.errors import DataError, EverstepError, HandoverError, LoopError, NonFiniteError, ProbeError
 from ...policies.workload import workload_policy
-from ...policies.world import Position
+from ...policies.world import Position, World
 from ..faults import Chaos
 from ..link import Link
 from ..messages import (
+    Cadence,
     FaultFired,
     Fenced,
     Finished,
@@ -42,6 +43,7 @@ from ..messages import (
 )
 from ..node.vault_messages import VAULT, Withdraw
 from ..saved.storage import Storage
+from .census import Wish
 from .communicator import Communicator, build
 from .context import RankContext
 from .environment import fingerprint, prepare, yield_to_control
@@ -52,7 +54,7 @@ from .order import mix
 from .rendezvous import StoreClients
 from .restore import read, read_from_vaults
 from .rng import seed_everything
-from .snapshots import Saved, Snapshots
+from .snapshots import Delivery, Saved, Snapshots
 from .spec import RankSpec
 from .state import refuse_scalers
 from .to_storage import ToStorage
@@ -143,20 +145,36 @@ class RankProcess:
     def _savers(self) -> tuple[Snapshots, ...]:
         """Where states are saved, and how often; alike on all ranks."""
         elastic, savers = self._spec.elastic, []
-        if self.storage is not None and elastic.checkpoint_every:
+        if self.storage is not None and elastic.checkpoint_every != 0:
             storing = ToStorage(self.incarnation, self.storage, self.say)
-            every = elastic.checkpoint_every
-            savers.append(Snapshots(self.incarnation, storing, every, self.device, self.chaos, "checkpoint"))
+            savers.append(self._saver("checkpoint", storing, elastic.checkpoint_every))
         if elastic.snapshots:
-            every = elastic.snapshots
             # What is in memory ends with the run, so the last state of all is not waited for.
-            savers.append(Snapshots(self.incarnation, self.to_vaults, every, self.device, self.chaos, ends=False))
+            savers.append(self._saver("snapshot", self.to_vaults, elastic.snapshot_every, ends=False))
         return tuple(savers)
+
+    def _saver(self, name: str, delivery: Delivery, every: int | None, ends: bool = True) -> Snapshots:
+        def tell(reason: str) -> None:
+            self.say(Cadence(self.incarnation, name, reason))
+
+        return Snapshots(self.incarnation, delivery, every, self.device, self.chaos, name, ends, tell)
 
     def expect(self, state_bytes: int) -> None:
         """The state has so many bytes: have memory for this rank's share, before the first snapshot is taken."""
         if self._spec.elastic.snapshots:
             self.savers[-1].warm(state_bytes // self.max_world)
+
+    def wishes(self) -> tuple[Wish, ...]:
+        """By where states are saved, what this rank says of it in the census of a step."""
+        return tuple(saver.wish() for saver in self.savers)
+
+    def save(
+        self, step: int, last: bool, world: World, read_state: Callable[[], Saved], wishes: tuple[Wish, ...]
+    ) -> None:
+        """Begin to save the state after ``step`` steps, wherever it is due."""
+        for saver, wish in zip(self.savers, wishes, strict=True):
+            if saver.due(step, last, world, wish):
+                saver.take(step, world, read_state, self._spec.elastic.timeouts.finish / 2 if last else 0.0)
 
     def settle(self) -> None:
         """Wait until nothing reads the state any more: it is about to be changed."""
@@ -169,6 +187,8 @@ class RankProcess:
         Raises:
             SavedStateError: it cannot be read, or is not whole.
         """
+        for saver in self.savers:
+            saver.cadence.setbacks = restore.times
         if restore.source == VAULT:
             return read_from_vaults(restore.copies, restore.step, self._spec.token)
         return read(self.storage, restore.step)

@@ -22,10 +22,13 @@ from ...conf.chaos import FaultPoint
 from ...conf.errors import EverstepError
 from ...policies.world import Generation, World
 from ..faults import Chaos
+from .cadence import Cadence
+from .census import Wish
 from .parts import Packed, packed, portion
 from .portable import State
 
 BUFFERS = 2
+_NONE = Wish()
 
 
 @dataclass(frozen=True)
@@ -113,13 +116,15 @@ class Snapshots:
     Args:
         incarnation: of this rank.
         delivery: where they go.
-        every: steps from one to the next.
+        every: steps from one to the next; None for what is best by what it costs.
         device: where the state lives.
         chaos: planned faults.
         name: of what is saved, in metrics.
         ends: whether the last state is saved in any case.
+        tell: is told, on the first member, when another interval holds, and why.
 
     Attributes:
+        cadence: how often.
         waited: seconds for which training stood still for copies, in all.
         taken: seconds that it took to begin them, in all.
         longest: seconds that training stood still for one of them, at most.
@@ -132,15 +137,18 @@ class Snapshots:
         self,
         incarnation: str,
         delivery: Delivery,
-        every: int,
+        every: int | None,
         device: torch.device,
         chaos: Chaos,
         name: str = "snapshot",
         ends: bool = True,
+        tell: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._incarnation = incarnation
         self._delivery = delivery
-        self._every = every
+        self.cadence = Cadence(every)
+        self._tell = tell
+        self._step = 0
         self._device = device
         self._chaos = chaos
         self._name = name
@@ -163,6 +171,7 @@ class Snapshots:
         return {
             f"{name}s": float(self.begun),
             f"{name}s_put_off": float(self.put_off),
+            f"{name}_every": float(self.cadence.every),
             f"{name}_begin_s": self.taken,
             f"{name}_wait_s": self.waited,
             f"{name}_longest_block_s": self.longest,
@@ -188,20 +197,28 @@ class Snapshots:
         with self._changed:
             return not self._free or self._delivery.closed
 
-    def due(self, step: int, last: bool, world: World, full: bool = False) -> bool:
+    def wish(self) -> Wish:
+        """What this rank says of it in the census of a step."""
+        spent = self.taken + self.waited + self.copying
+        return Wish(self.full(), self.cadence.wish(self._step, self.begun, spent))
+
+    def due(self, step: int, last: bool, world: World, wish: Wish = _NONE) -> bool:
         """Whether the state after ``step`` steps is to be saved; the same on all members of the world.
 
         Those before may have been torn when the world changed, so the first step of another one is saved, too.
 
         Args:
-            full: whether some member could not, as the census has it; then a later one is, but for the last.
+            wish: of all members, as the census has it; if some have no room, a later one is saved, but for the last.
         """
         generation = world.generation
         anew = generation != self._generation and (self._generation is not None or generation.number > 1)
-        self._generation = generation
+        self._generation, self._step = generation, step
+        reason = self.cadence.agree(wish.every)
+        if reason and world.incarnations[0] == self._incarnation:
+            self._tell(reason)
         last = last and self._ends
-        self._owed = self._owed or last or anew or step % self._every == 0
-        if self._owed and full and not last:
+        self._owed = self._owed or last or anew or step % self.cadence.every == 0
+        if self._owed and wish.full and not last:
             self.put_off += 1
             return False
         owed, self._owed = self._owed, False

@@ -10,7 +10,7 @@ from immutables import Map
 
 from ...actors.messages import Fenced, Heartbeat, Hello, Ping, Ready, Serving
 from ...policies.values import changed
-from ...policies.world import Seat, World
+from ...policies.world import Generation, Seat, World
 from ..view import Phase
 from . import membership, recovery
 from .events import (
@@ -134,7 +134,7 @@ def _heard(state: State, name: str, event: Heard, now: float) -> Step:
                 state = changed(state, adoption=adoption)
             # It comes after the introduction: if that told of no world, this rank has none.
             return (state, []) if adoption.world else _perhaps(_not_awaited(state, name), now, [])
-        case Serving() as message:
+        case Serving() as message if message.world.generation >= _served(adoption, name, message):
             adoption = changed(adoption, serving=adoption.serving.set(name, message))
             state = state.rank(name, position=message.position)
             if adoption.world is None or message.world.generation > adoption.world.generation:
@@ -143,6 +143,11 @@ def _heard(state: State, name: str, event: Heard, now: float) -> Step:
             return changed(state, adoption=adoption), []
     later = adoption.later.set(len(adoption.later), event)
     return changed(state, adoption=changed(adoption, later=later)), []
+
+
+def _served(adoption: Adoption, name: str, message: Serving) -> Generation:
+    """The newest generation that a rank has said that it serves."""
+    return adoption.serving.get(name, message).world.generation
 
 
 def _may_come(state: State, adoption: Adoption, name: str) -> bool:

@@ -47,6 +47,7 @@ def look(state: State, now: float) -> RunState:
         first_cause=state.first_cause,
         decision=state.decision,
         resumed=f"step {state.resume.step}, from {state.resume.source}" if state.resume else "",
+        cadence=state.cadence,
         sources=state.sources,
         target=state.target,
         parked=len(state.parked),

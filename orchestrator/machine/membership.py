@@ -67,7 +67,8 @@ def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
     if state.world is None:
         return state, [hold(state, incarnation, PARKED_S, "it is a spare")]
     # The others were equal when they began, so one of them speaks for all.
-    if difference := _unequal([*state.members[:1], state.ranks[incarnation]]):
+    known = [member for member in state.members if member.ready is not None][:1]
+    if difference := _unequal([*known, state.ranks[incarnation]]):
         return fence(state, incarnation, _explain(difference), now)
     actions: list[Action] = [
         Record("parked", facts={"rank": rank.title}),

@@ -9,7 +9,18 @@ from .look import metrics
 from .past import WRITE, Ending, Past
 from .state import State
 
-_PLAIN = ("target", "first_cause", "decision", "poison", "leaving", "draining", "saved", "sources")
+_PLAIN = (
+    "target",
+    "first_cause",
+    "decision",
+    "poison",
+    "leaving",
+    "draining",
+    "saved",
+    "cadence",
+    "setbacks",
+    "sources",
+)
 _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
 
 
@@ -25,6 +36,8 @@ def inherited(state: State, past: Past) -> State:
         "poison",
         "draining",
         "saved",
+        "cadence",
+        "setbacks",
         "sources",
     )
     target = state.settings.replicas if past.target is None else past.target

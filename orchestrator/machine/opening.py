@@ -27,7 +27,7 @@ def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
     message = Open(world, Position(0), {}, _store(state, generation))
     if resume is not None:
         sources = restored(roster).sources
-        restore = Restore(resume.source, resume.step)
+        restore = Restore(resume.source, resume.step, times=state.setbacks)
         message = changed(message, position=Position(resume.step), sources=sources, restore=restore)
     state = _seated(changed(state, number=number, phase=Phase.RUNNING), message)
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
@@ -50,6 +50,7 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
     world = World(recovery.generation, roster.members, old.ranks_per_replica)
     reports, released = found.reports, found.released
     position = chosen.position
+    restore = chosen.restore and changed(chosen.restore, times=state.setbacks + 1)
     leaving = _leaving(state, world)
     measured = speeds(state.ranks, world) if state.settings.workload.by_speed else {}
     shared = Shared() if chosen.anew else share(state, world, position, reports, leaving, roster.sources, measured)
@@ -65,7 +66,7 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
         speeds=measured,
         leaving=leaving,
         sources=roster.sources,
-        restore=chosen.restore,
+        restore=restore,
     )
     gone = tuple(member.seat for name, member in old.by_name.items() if name not in reports)
     left_over = reports.keys() - world.names
@@ -86,8 +87,8 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
     )
     phase = Phase.RECOVERING if state.phase is Phase.WAITING else state.phase
     state = changed(state, phase=phase, recovery=recovery)
-    if chosen.restore is not None:
-        state = went_back(state, chosen.restore)
+    if restore is not None:
+        state = went_back(state, restore)
     actions: list[Action] = [Send(name, message) for name in world.names]
     for name in sorted(left_over.difference(released)):
         state, more = _unseated(state, name)

@@ -89,6 +89,8 @@ class Past:
     leaving: Mapping[str, Position | None] = field(default_factory=dict)
     draining: frozenset[str] = frozenset()
     saved: Mapping[str, int] = field(default_factory=dict)
+    cadence: Mapping[str, str] = field(default_factory=dict)
+    setbacks: int = 0
     sources: tuple[str, ...] = ()
     unfinished: Unfinished | None = None
     guessed: bool = False
@@ -176,6 +178,8 @@ READ: Mapping[str, Callable[[Any, Past], object]] = {
     "leaving": lambda said, _: {name: place and _place(place) for name, place in said.items()},
     "draining": lambda said, _: frozenset(said),
     "saved": lambda said, _: dict(said),
+    "cadence": lambda said, _: dict(said),
+    "setbacks": lambda said, _: said,
     "sources": lambda said, _: tuple(said),
     "guessed": lambda said, _: said,
     "ending": lambda said, _: Ending(**said),
@@ -187,5 +191,6 @@ WRITE: Mapping[str, Callable[[Any], object]] = {
     "leaving": lambda held: {name: place and _text(place) for name, place in held.items()},
     "draining": sorted,
     "saved": dict,
+    "cadence": dict,
     "ending": asdict,
 }

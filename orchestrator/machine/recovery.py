@@ -10,7 +10,8 @@ from operator import attrgetter
 
 from ...actors.messages import Joined, Prepare, Report, Resumed
 from ...policies.values import changed
-from ...policies.world import Generation
+from ...policies.workload import Contradiction
+from ...policies.world import Generation, World
 from ..view import Phase, RecoveryRecord
 from .answer import Answer, answer, reported, scene
 from .asking import ask
@@ -118,13 +119,22 @@ def plan(state: State, now: float) -> tuple[State, list[Action]]:
     if found.lost or recovery.waiting or chosen.roster is None:
         state = changed(state, decision=chosen.reason)
     if chosen.roster is not None:
-        state, actions = open_next(state, chosen, found, now)
+        try:
+            state, actions = open_next(state, chosen, found, now)
+        except Contradiction as error:
+            return fail(state, f"step {found.position}: {error}, {_reporters(old, error)} report")
         # Whoever was let go may have been all that the others waited for.
         state, ending = succeed(state)
         return state, [*actions, *ending]
     if chosen.fresh:
         return _wait(state, chosen, now)
     return fail(state, f"{chosen.reason}; first cause: {state.first_cause}")
+
+
+def _reporters(world: World, error: Contradiction) -> str:
+    """The ranks that contradict each other, for people."""
+    seats = [str(member.seat) for replica in error.replicas for member in world.groups.get(replica, ())]
+    return f"as ranks {', '.join(seats[:8])}" + (f" and {len(seats) - 8} more" if len(seats) > 8 else "")
 
 
 def joined(state: State, incarnation: str, message: Joined, now: float) -> tuple[State, list[Action]]:

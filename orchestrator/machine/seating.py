@@ -44,7 +44,9 @@ def whole(ranks: Iterable[Rank], size: int) -> tuple[Member, ...]:
     held: dict[int, list[Member]] = {}
     for seat, rank in seated:
         held.setdefault(seat.replica, []).append(Member(rank.incarnation, seat, rank.node))
-    return tuple(member for group in held.values() if len(group) == size for member in group)
+    places = list(range(size))
+    full = (group for group in held.values() if [member.seat.coordinate for member in group] == places)
+    return tuple(member for group in full for member in group)
 
 
 def _seats(replica: int, size: int) -> list[Seat]:

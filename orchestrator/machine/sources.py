@@ -23,7 +23,8 @@ def went_back(state: State, restore: Restore) -> State:
     others = (kind for kind in KINDS if kind != restore.source and not any(text.startswith(kind) for text in tried))
     held = ((kind, state.saved.get(kind)) for kind in others)
     passed = (f"{kind}: {'it holds nothing' if step is None else f'step {step} is left'}" for kind, step in held)
-    return changed(state, sources=(*tried, *passed, f"{restore.source}: step {restore.step}, taken"))
+    tried = (*tried, *passed, f"{restore.source}: step {restore.step}, taken")
+    return changed(state, sources=tried, setbacks=restore.times)
 
 
 def failed(state: State, event: Lost) -> State:

@@ -249,6 +249,8 @@ class State:
         watches: nodes on which ranks live or lived, and their sentinels.
         saved: by where it lies, the steps that the newest saved state holds.
         resume: what the run goes on from, if that is not the beginning.
+        cadence: by what is saved, how often and why, where that is not configured.
+        setbacks: how often everybody had to go back to what was saved.
         sources: where state was looked for when all were to go back, or began: one line each, what was taken last.
         failures: what is remembered of the failures of nodes.
         draining: nodes on which nothing is started any more.
@@ -290,6 +292,8 @@ class State:
     watches: Map[str, Watch] = field(default_factory=Map)
     saved: Mapping[str, int] = field(default_factory=dict)
     resume: Found | None = None
+    cadence: Mapping[str, str] = field(default_factory=dict)
+    setbacks: int = 0
     sources: tuple[str, ...] = ()
     failures: quarantine.Ledger = field(default_factory=quarantine.Ledger)
     draining: frozenset[str] = frozenset()

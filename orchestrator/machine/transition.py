@@ -4,6 +4,7 @@ It does no I/O and owns no clock: ``now`` comes in with the event, on a monotoni
 """
 
 from ...actors.messages import (
+    Cadence,
     FaultFired,
     Fenced,
     Finished,
@@ -44,6 +45,7 @@ from .events import (
     TookOver,
     Warned,
 )
+from .plausible import impossible
 from .state import Adoption, Standing, State
 
 Step = tuple[State, list[Action]]
@@ -60,6 +62,9 @@ def advance(state: State, event: Event, now: float) -> Step:
             return nodes.ended(state, incarnation, cause, now)
     if state.phase.ended:
         return _after_the_end(state, event)
+    if isinstance(event, Heard) and (why := impossible(event.message, state.settings.ranks_per_replica)):
+        facts = {"rank": event.incarnation, "message": type(event.message).__name__, "why": why}
+        return state, [Record("refused, it cannot be true", facts=facts)]
     if state.adoption is not None:
         return _adopt(state, state.adoption, event, now)
     match event:
@@ -159,6 +164,8 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             return state, [*actions, *more]
         case FaultFired():
             return _fired(state, message)
+        case Cadence(_, saved, reason):
+            return changed(state, cadence={**state.cadence, saved: reason}), []
         case _:
             return state, [Record("unknown message", facts={"message": type(message).__name__})]
 

@@ -9,6 +9,7 @@ import torch
 from everstep.actors import exchange
 from everstep.actors.faults import Chaos
 from everstep.actors.node.vault_messages import COPY, Copies, Offered, PartName, Withdraw
+from everstep.actors.rank.census import Wish
 from everstep.actors.rank.restore import read_from_vaults
 from everstep.actors.rank.snapshots import Saved, Share, Snapshots
 from everstep.actors.rank.to_vaults import ToVaults
@@ -32,7 +33,7 @@ class Training:
         self.snapshots.settle()
         for tensor in self.tensors:
             tensor.fill_(number)
-        if self.snapshots.due(number, False, WORLD, full):
+        if self.snapshots.due(number, False, WORLD, Wish(full)):
             self.snapshots.take(number, WORLD, lambda: Saved(number, list(self.tensors), 0.0, {}))  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from everstep.actors.faults import Chaos
 from everstep.actors.messages import Stored
+from everstep.actors.rank.census import Wish
 from everstep.actors.rank.parts import Portion, joined
 from everstep.actors.rank.snapshots import Saved, Snapshots
 from everstep.actors.rank.to_storage import ToStorage
@@ -56,7 +57,7 @@ class Training:
         (settle or self.snapshots.settle)()
         for tensor in self.tensors:
             tensor.fill_(number)
-        if self.snapshots.due(number, False, there, self.snapshots.full()):
+        if self.snapshots.due(number, False, there, self.snapshots.wish()):
             self.snapshots.take(number, there, lambda: self._saved(number))
 
     def _saved(self, number: int) -> Any:
@@ -175,7 +176,7 @@ def test_a_storage_that_fails_is_told_of_and_tried_again(tmp_path: Path) -> None
 def test_what_cannot_be_saved_when_it_is_due_is_saved_as_soon_as_it_can_be(tmp_path: Path) -> None:
     kept = Training(Storage(str(tmp_path)), every=4).snapshots
     full = {4, 5, 9}
-    assert [step for step in range(1, 14) if kept.due(step, step == 9, world(), step in full)] == [6, 8, 9, 12]
+    assert [step for step in range(1, 14) if kept.due(step, step == 9, world(), Wish(step in full))] == [6, 8, 9, 12]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

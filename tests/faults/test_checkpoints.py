@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everstep.actors.rank.cadence import FIRST
 from everstep.actors.saved.manifest import FILE, folder_of
 from everstep.conf.chaos import Fault, FaultPoint
 from everstep.orchestrator.checkpoints import FOLDER
@@ -19,7 +21,7 @@ from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.view import Phase
 
-from .harness import During, Outcome, drive, open_gate, plan_of, until
+from .harness import STEPS, During, Outcome, drive, open_gate, plan_of, until
 
 EVERY = 2
 
@@ -28,7 +30,7 @@ def trained(
     folder: Path, ranks: int, chaos: Sequence[Fault] = (), during: During | None = None, **options: Any
 ) -> Outcome:
     """Train to the end with checkpoints, or go on in the folder of an earlier life."""
-    plan = replace(plan_of(folder, ranks, chaos, checkpoint_every=EVERY, **options), folder=str(folder))
+    plan = replace(plan_of(folder, ranks, chaos, **{"checkpoint_every": EVERY, **options}), folder=str(folder))
     return drive(plan, LocalCluster(plan.program()), folder, during)
 
 
@@ -115,6 +117,16 @@ def test_living_ranks_go_back_and_call_the_training_function_again(undisturbed: 
     (recovery,) = outcome.state.recoveries
     assert recovery.world_after == 2
     assert "restore from storage" in recovery.decision
+
+
+def test_how_often_may_be_left_to_the_run(undisturbed: Outcome, tmp_path: Path) -> None:
+    outcome = trained(tmp_path / "run", 2, checkpoint_every=None)
+    assert_succeeded(outcome, undisturbed)
+    # The first shows what one costs here: too much for another one so soon.
+    assert steps(tmp_path / "run") == [FIRST, STEPS]
+    why = r"every \d+ steps: (Daly asks for one in .* \(0 in .*\)|a rank where one costs less asks for it)"
+    assert re.match(why, outcome.state.cadence["checkpoint"])
+    assert outcome.state.metrics["checkpoint_every"] > FIRST
 
 
 def test_one_dies_while_its_part_is_copied(undisturbed: Outcome, tmp_path: Path) -> None:

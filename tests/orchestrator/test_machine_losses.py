@@ -146,7 +146,7 @@ def test_all_dead_is_survivable_with_a_snapshot() -> None:
     script.end(0)
     script.end(1)
     message = opened(script, 2)
-    assert message.restore == Restore("vault", 7)
+    assert message.restore == Restore("vault", 7, times=1)
     assert (message.position, message.work) == (Position(7), None)
     assert message.sources == {"rank-2": "rank-2", "rank-3": "rank-3"}
 
@@ -175,7 +175,7 @@ def test_restart_goes_back_although_others_live() -> None:
     script.report(0, Position(6))
     script.report(2, Position(6))
     message = opened(script)
-    assert message.restore == Restore("storage", 4)
+    assert message.restore == Restore("storage", 4, times=1)
     assert "2 steps back" in script.look.decision
 
 
@@ -207,7 +207,7 @@ def test_ranks_that_start_make_a_replica_together_with_those_that_are_ready() ->
     assert script.look.phase is Phase.WAITING
     arrive(script, second)
     assert script.state.opened is not None
-    assert script.state.opened.restore == Restore("storage", 4)
+    assert script.state.opened.restore == Restore("storage", 4, times=1)
 
 
 def test_an_orphan_completes_another_replica() -> None:

@@ -86,7 +86,7 @@ def test_an_older_state_is_taken_when_one_cannot_be_read() -> None:
     script = without(older=2)
     message = next(action.message for action in script.answered if isinstance(action, Send))
     assert isinstance(message, Open)
-    assert (message.position, message.restore) == (Position(2), Restore("storage", 2))
+    assert (message.position, message.restore) == (Position(2), Restore("storage", 2, times=1))
     assert script.look.warnings == ("what storage holds of step 4 cannot be read: part-0001 is cut",)
     failed = "storage: step 4 cannot be read: part-0001 is cut"
     assert script.look.sources == (failed, "vault: it holds nothing", "storage: step 2, taken")

@@ -17,8 +17,20 @@ from everstep.policies.world import Seat
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-KEPT = ("target", "first_cause", "decision", "recoveries", "faults_fired", "warnings", "raised", "poison", "draining",
-        "saved")  # fmt: skip
+KEPT = (
+    "cadence",
+    "setbacks",
+    "target",
+    "first_cause",
+    "decision",
+    "recoveries",
+    "faults_fired",
+    "warnings",
+    "raised",
+    "poison",
+    "draining",
+    "saved",
+)  # fmt: skip
 
 
 class Writer:

@@ -214,9 +214,11 @@ def test_spares_and_what_the_world_is_to_become() -> None:
     spare = MemberView("0004-ab", None, None, "parked", "node-1", 42)
     member = MemberView("0000-ab", 0, 0, "member", "node-0", 41)
     state = replace(RUNNING, members=(member, spare), parked=1, target=3, decision="shrink: 1 of 2 replicas go on")
+    state = replace(state, cadence={"checkpoint": "every 64 steps: Daly asks for it"})
     shown = text(report.state_report(state))
     assert "world 3 and 1 parked" in shown
     assert "target  3 replicas, there are 1" in shown
     assert "decision  shrink: 1 of 2 replicas go on" in shown
+    assert "checkpoints  every 64 steps: Daly asks for it" in shown
     assert "None" not in shown
     assert "target" not in text(report.state_report(replace(state, target=1)))

@@ -1,9 +1,9 @@
 """How often to save: as published, near the best there is, within bounds, and without flapping."""
 
-from math import expm1, sqrt
+from math import expm1, log2, sqrt
 
 import pytest
-from everstep.policies.cadence import CadenceDecision, Formula, Interval, Prior, Saving, YoungDaly, best_interval
+from everstep.policies.cadence import Formula, Prior, Saving, YoungDaly, best_interval
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +17,6 @@ steps = st.floats(0.001, 100.0)
 
 def saving(cost: float = 1.0, step: float = 1.0, failures: int = 0, observed: float = 0.0) -> Saving:
     return Saving(cost, step, failures, observed)
-
-
-def snapshot_of(decision: CadenceDecision) -> Interval:
-    return decision.snapshot
 
 
 @pytest.mark.parametrize(("mean", "minutes"), [(24 * HOUR, 117.0), (6 * HOUR, 57.0), (15 * MINUTE, 9.1)])
@@ -84,100 +80,53 @@ def test_the_rate_lies_between_what_is_expected_and_what_is_seen(
 def test_intervals_by_hand() -> None:
     """A failure an hour: Young asks for a snapshot of 20 ms each 12 s, and for a checkpoint of 8 s each 4 minutes."""
     policy = YoungDaly(prior=Prior(1.0, HOUR), formula=Formula.YOUNG)
-    decision = policy.decide(saving(0.02, 0.5), saving(8.0, 0.5))
-    assert decision.snapshot.steps == 24
-    assert decision.checkpoint.steps == 480
-    assert decision.snapshot.reason == (
-        "every 24 steps: Young asks for one in 12 s at 0.02 s each, with a failure in 3.6e+03 s (0 in 0 s) and steps "
+    snapshot = policy.decide(saving(0.02, 0.5))
+    assert snapshot.steps == 32, "the power of two that is nearest to 24, as ratios go"
+    assert snapshot.reason == (
+        "every 32 steps: Young asks for one in 12 s at 0.02 s each, with a failure in 3.6e+03 s (0 in 0 s) and steps "
         "of 0.5 s"
     )
-    later = policy.decide(saving(0.02, 0.5, 3, 0.0), saving(8.0, 0.5))
-    assert later.snapshot.steps == 12, "four times the failures, half the interval"
-    assert later.checkpoint.steps == 480, "which helps against other failures"
+    assert policy.decide(saving(8.0, 0.5)).steps == 512
+    assert policy.decide(saving(0.02, 0.5, 3)).steps == 16, "four times the failures, half the interval"
 
 
 def test_what_costs_nothing_is_done_after_each_step() -> None:
-    decision = YoungDaly().decide(saving(0.0), saving(0.0))
-    assert (decision.snapshot.steps, decision.checkpoint.steps) == (1, 1)
+    assert YoungDaly().decide(saving(0.0)).steps == 1
 
 
-@given(costs, steps, counts, durations, st.integers(1, 50), st.integers(0, 50))
-def test_an_interval_stays_within_its_bounds(
-    cost: float, step: float, failures: int, observed: float, low: int, more: int
+@given(costs, steps, counts, durations, st.integers(1, 5000))
+def test_an_interval_is_the_nearest_power_of_two_within_its_bound(
+    cost: float, step: float, failures: int, observed: float, most: int
 ) -> None:
-    bounds = low, low + more
-    policy = YoungDaly(snapshot_bounds=bounds, checkpoint_bounds=(7, 7))
-    wide = YoungDaly(snapshot_bounds=(1, 10**9), checkpoint_bounds=(1, 10**9))
     held = saving(cost, step, failures, observed)
-    decision = policy.decide(held, held)
-    assert bounds[0] <= decision.snapshot.steps <= bounds[1]
-    assert decision.checkpoint.steps == 7
-    free = wide.decide(held, held).snapshot
-    assert decision.snapshot.steps == min(max(free.steps, bounds[0]), bounds[1])
-    # What was right under other bounds is not kept against these.
-    again = policy.decide(
-        held, held, CadenceDecision(Interval(low + more + 9, low + more + 9.0, ""), decision.checkpoint)
-    )
-    assert again.snapshot.steps == decision.snapshot.steps
+    decided = YoungDaly(most=most).decide(held).steps
+    assert decided.bit_count() == 1
+    assert 1 <= decided <= most
+    exact = best_interval(cost, Prior().mean_seconds_between(failures, observed)) / step
+    if 1 <= exact <= most / 2:
+        assert abs(log2(decided / exact)) <= 0.5 + 1e-9
+    if exact >= most:
+        assert decided == 1 << (most.bit_length() - 1)
+
+
+@given(st.floats(0.01, 1000.0), st.floats(1.0, 1e7))
+def test_a_power_of_two_costs_little_more(cost: float, mean: float) -> None:
+    """First order: what is saved for and what is lost, in seconds for one second of training."""
+    best = sqrt(2 * cost * mean)
+    at = YoungDaly(most=1 << 62, prior=Prior(1.0, mean), formula=Formula.YOUNG).decide(saving(cost, 1.0)).steps
+    if best >= 1:
+        assert cost / at + at / (2 * mean) <= 1.0607 * (cost / best + best / (2 * mean))
 
 
 @given(st.floats(0.01, 1000.0), steps, counts, durations)
 def test_dearer_saves_are_rarer_and_more_failures_make_them_more_frequent(
     cost: float, step: float, failures: int, observed: float
 ) -> None:
-    policy = YoungDaly(snapshot_bounds=(1, 10**9), damping=1.0)
-    plain = snapshot_of(policy.decide(saving(cost, step, failures, observed), saving()))
-    dearer = snapshot_of(policy.decide(saving(2 * cost, step, failures, observed), saving()))
-    worse = snapshot_of(policy.decide(saving(cost, step, failures + 5, observed), saving()))
-    slower = snapshot_of(policy.decide(saving(cost, 2 * step, failures, observed), saving()))
-    tolerance = 1 + 1e-9
-    assert worse.exact <= plain.exact * tolerance
-    assert plain.exact <= dearer.exact * tolerance
-    assert slower.exact <= plain.exact * tolerance
-
-
-def test_an_interval_is_kept_until_the_estimate_has_really_moved() -> None:
-    policy = YoungDaly(prior=Prior(1.0, 1e9), formula=Formula.YOUNG, damping=1.25, snapshot_bounds=(1, 10**9))
-
-    def after(cost: float, current: CadenceDecision | None) -> CadenceDecision:
-        return policy.decide(saving(cost), saving(), current)
-
-    first = after(1.0, None)
-    # The interval goes with the root of the cost, and 1.25^2 = 1.5625.
-    kept = after(1.56, first)
-    assert (kept.snapshot.steps, kept.snapshot.exact) == (first.snapshot.steps, first.snapshot.exact)
-    assert kept.snapshot.reason.startswith(f"every {first.snapshot.steps} steps as before: ")
-    assert after(1 / 1.56, kept).snapshot.steps == first.snapshot.steps
-    moved = after(1.57, kept)
-    assert moved.snapshot.exact == pytest.approx(sqrt(2 * 1.57 * 1e9))
-    assert after(1 / 1.57, kept).snapshot.steps < first.snapshot.steps
-    assert moved.checkpoint == after(1.57, moved).checkpoint or moved.checkpoint.steps == first.checkpoint.steps
-
-
-@given(st.floats(0.001, 1000.0), st.lists(st.floats(1.0, 1.55), min_size=2, max_size=20), steps)
-def test_estimates_within_the_damping_never_make_it_flap(cost: float, factors: list[float], step: float) -> None:
-    """Also where an interval is so short that rounding alone would move it by half."""
-    policy = YoungDaly(prior=Prior(1.0, 100.0), formula=Formula.YOUNG, damping=1.25)
-    decision: CadenceDecision | None = None
-    seen = []
-    for factor in factors:
-        decision = policy.decide(saving(cost * factor, step), saving(cost * factor, step), decision)
-        seen.append((decision.snapshot.steps, decision.checkpoint.steps))
-    assert len(set(seen)) == 1
-
-
-@given(costs, costs, steps, st.integers(0, 10_000))
-def test_every_checkpoint_has_a_snapshot(cheap: float, dear: float, step: float, at: int) -> None:
-    decision = YoungDaly().decide(saving(cheap, step), saving(dear, step))
-    assert decision.checkpoint_after(at) == (at % decision.checkpoint.steps == 0)
-    assert decision.snapshot_after(at) or not decision.checkpoint_after(at)
-    assert decision.snapshot_after(at) or at % decision.snapshot.steps != 0
-
-
-def test_when_saves_are_due() -> None:
-    decision = CadenceDecision(Interval(3, 3.0, ""), Interval(5, 5.0, ""))
-    assert [step for step in range(1, 16) if decision.snapshot_after(step)] == [3, 5, 6, 9, 10, 12, 15]
-    assert [step for step in range(1, 16) if decision.checkpoint_after(step)] == [5, 10, 15]
+    policy = YoungDaly(most=1 << 62)
+    plain = policy.decide(saving(cost, step, failures, observed)).steps
+    assert policy.decide(saving(cost, step, failures + 5, observed)).steps <= plain
+    assert policy.decide(saving(2 * cost, step, failures, observed)).steps >= plain
+    assert policy.decide(saving(cost, 2 * step, failures, observed)).steps <= plain
 
 
 @pytest.mark.parametrize(
@@ -190,9 +139,7 @@ def test_when_saves_are_due() -> None:
         (lambda: saving(failures=-1), "failures=-1 must be a finite number of at least 0"),
         (lambda: saving(observed=-1.0), "observed=-1.0 must be a finite number of at least 0"),
         (lambda: saving(step=0.0), "step=0.0 must be a finite, positive number"),
-        (lambda: YoungDaly(snapshot_bounds=(0, 5)), "snapshot_bounds=(0, 5) must be at least 1 and ascend"),
-        (lambda: YoungDaly(checkpoint_bounds=(6, 5)), "checkpoint_bounds=(6, 5) must be at least 1 and ascend"),
-        (lambda: YoungDaly(damping=0.9), "damping=0.9 must be a finite number of at least 1"),
+        (lambda: YoungDaly(most=0), "most=0 must be a finite number of at least 1"),
     ],
 )
 def test_what_cannot_work_is_refused(make: object, text: str) -> None:
