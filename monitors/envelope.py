@@ -95,17 +95,18 @@ class Judgement:
     abstained: tuple[Key, ...]
 
 
-Envelope = Mapping[tuple[Key, int], Band]
+# By (monitor, layer, number) and bin of steps; not by head, since heads of other seeds have nothing in common.
+Envelope = Mapping[tuple[tuple[str, str, str], int], Band]
 
 
 def calibrate(runs: Sequence[Iterable[Reading]], rule: Rule) -> Envelope:
-    """The envelope of healthy runs that differ in their seed, by key and bin of steps; short bins are left out."""
-    values: dict[tuple[Key, int], list[float]] = {}
+    """The envelope of healthy runs that differ in their seed, by layer and bin of steps; short bins are left out."""
+    values: dict[tuple[tuple[str, str, str], int], list[float]] = {}
     for run in runs:
         for reading in run:
             for key, value, _ in _judged(reading):
                 if isfinite(value):
-                    values.setdefault((key, reading.step // rule.bin), []).append(value)
+                    values.setdefault(_place(key, reading.step, rule), []).append(value)
     return {place: band_of(held, rule) for place, held in values.items() if len(held) >= rule.enough}
 
 
@@ -197,8 +198,13 @@ def _band(
     key: Key, step: int, kept: tuple[tuple[int, float], ...], rule: Rule, envelope: Envelope | None
 ) -> Band | None:
     if envelope is not None:
-        return envelope.get((key, step // rule.bin))
+        return envelope.get(_place(key, step, rule))
     return band_of([value for _, value in kept], rule) if len(kept) >= rule.enough else None
+
+
+def _place(key: Key, step: int, rule: Rule) -> tuple[tuple[str, str, str], int]:
+    monitor, layer, _, number = key
+    return (monitor, layer, number), step // rule.bin
 
 
 def _sick(value: float, band: Band, sign: Sign) -> bool:

@@ -89,8 +89,8 @@ def test_how_many_keys_a_fused_matrix_has_follows_from_its_shape_or_a_name() -> 
     assert len(find_projections(model)[0].key.starts) == 6
     attention.n_kv_heads = 3
     assert find_projections(model)[0].key.starts == (18, 21, 24)
-    attention.head_dim, attention.n_kv_heads = 2, 1
-    assert find_projections(model)[0].key.starts == tuple(range(12, 24, 2))
+    attention.head_dim, attention.n_kv_heads = 3, 1
+    assert find_projections(model)[0].key.starts == (18, 21, 24)
 
 
 def test_what_is_not_found_or_does_not_divide() -> None:

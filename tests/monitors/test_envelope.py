@@ -64,7 +64,7 @@ def test_without_an_envelope_it_abstains_and_says_so() -> None:
 def test_an_envelope_of_other_seeds_holds_in_its_bin() -> None:
     runs = [[entropy(step, 3.0 if step < 10 else 2.0) for step in range(0, 20, 5)] for _ in range(2)]
     envelope = calibrate(runs, RULE)
-    assert envelope[KEY, 0] == Band(3.0 - 5 * 0.03, 3.0 + 5 * 0.03)
+    assert envelope[("attention", "blocks.0", "delta2.entropy"), 0] == Band(3.0 - 5 * 0.03, 3.0 + 5 * 0.03)
     watch, alarms = Watch(), []
     for step in range(7, 14):
         judged = judge(watch, [entropy(step, 2.0)], RULE, envelope)
