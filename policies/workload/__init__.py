@@ -1,7 +1,7 @@
 """Which replica computes which microbatches. Pure: facts in, an assignment with its reason out."""
 
 from .adaptive import AdaptiveWorld
-from .assignment import Assignment, WorkloadPolicy
+from .assignment import Assignment, Contradiction, WorkloadPolicy
 from .balanced import Balanced
 from .named import workload_policy
 from .suited import suited
@@ -12,6 +12,7 @@ __all__ = [
     "AdaptiveWorld",
     "Assignment",
     "Balanced",
+    "Contradiction",
     "Versatile",
     "Weighted",
     "WorkloadPolicy",

@@ -7,6 +7,19 @@ from typing import Protocol
 from ..world import Progress
 
 
+class Contradiction(ValueError):
+    """What replicas have of a step contradicts itself, or each other; one line.
+
+    Args:
+        text: which microbatches, and how.
+        replicas: those that say so.
+    """
+
+    def __init__(self, text: str, replicas: Sequence[int]) -> None:
+        super().__init__(text)
+        self.replicas = tuple(replicas)
+
+
 @dataclass(frozen=True)
 class Assignment:
     """The indices that every replica contributes to one step; with the dropped ones they are 0..B-1, each once.
@@ -56,6 +69,7 @@ class WorkloadPolicy(Protocol):
         """The assignment of a step in progress: survivors keep what they have, the missing is given out.
 
         Raises:
-            ValueError: nobody is left, or the facts contradict each other.
+            Contradiction: the facts contradict each other.
+            ValueError: nobody is left.
         """
         ...

@@ -4,6 +4,8 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
+from .assignment import Contradiction
+
 
 def in_order(replicas: Iterable[int]) -> list[int]:
     """Replicas, ascending.
@@ -33,16 +35,21 @@ def missing_from(kept: Mapping[int, Set[int]], microbatches: int) -> list[int]:
     """The indices that nobody keeps, ascending.
 
     Raises:
-        ValueError: an index is kept twice, or is none of the step's.
+        Contradiction: an index is kept twice, or is none of the step's.
     """
     claimed = frozenset[int]().union(*kept.values())
     if len(claimed) < sum(map(len, kept.values())):
         claims = Counter(index for indices in kept.values() for index in indices)
         doubled = sorted(index for index, times in claims.items() if times > 1)
-        raise ValueError(f"microbatches {doubled} are held by more than one replica")
+        holders = sorted(replica for replica, indices in kept.items() if not indices.isdisjoint(doubled))
+        raise Contradiction(f"microbatches {doubled} are held by more than one of replicas {holders}", holders)
     missing = [index for index in range(microbatches) if index not in claimed]
     if len(missing) + len(claimed) > microbatches:
-        raise ValueError(f"microbatches {sorted(claimed)} are not all in 0..{microbatches - 1}")
+        strange = {index for index in claimed if not 0 <= index < microbatches}
+        holders = sorted(replica for replica, indices in kept.items() if not strange.isdisjoint(indices))
+        raise Contradiction(
+            f"microbatches {sorted(strange)} of replicas {holders} are not all in 0..{microbatches - 1}", holders
+        )
     return missing
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from ..world import Progress
-from .assignment import Assignment, WorkloadPolicy
+from .assignment import Assignment, Contradiction, WorkloadPolicy
 from .published import advance
 from .sharing import given_out, in_blocks, in_order, missing_from
 
@@ -41,7 +41,8 @@ class Versatile(WorkloadPolicy):
         and work with the others, if that ends the step sooner; the others go on repeating all that theirs is given.
 
         Raises:
-            ValueError: nobody is left, or the facts contradict each other.
+            Contradiction: the facts contradict each other.
+            ValueError: nobody is left.
         """
         ordered = in_order(progress)
         promoted, shadows = _promote(progress)
@@ -71,7 +72,9 @@ def _promote(progress: Mapping[int, Progress]) -> tuple[dict[int, int], dict[int
     for repeated, group in groups.items():
         original = progress.get(repeated)
         if original is not None and original.repeats is not None:
-            raise ValueError(f"replica {group[0]} repeats {repeated}, which is a shadow itself")
+            raise Contradiction(
+                f"replica {group[0]} repeats {repeated}, which is a shadow itself", (group[0], repeated)
+            )
         # One that lives but has not come to this step has nothing that could be repeated: it is as good as dead.
         if original is None or not _held(original):
             first = max(group, key=lambda replica: (len(progress[replica].done), -replica))
