@@ -109,6 +109,8 @@ def answer(state: State, found: Scene, now: float) -> Answer:
     whole = len(found.left.whole)
     if found.lost == 0 and whole >= state.settings.minimum:
         return _going_on(state, found, "the same members form a new group")
+    if whole and (steps := _steps(state)) is not None and found.position.step >= steps:
+        return _going_on(state, found, "all steps are applied: nobody else is needed")
     facts = loss_facts(state, found, now)
     decision = state.settings.recovery.given(costs(state)).decide(facts)
     return _carried_out(state, found, decision, now)
@@ -120,8 +122,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
     assert recovery is not None
     left = found.left
     starting = sum(rank.standing is Standing.STARTING for rank in state.ranks.values())
-    steps = next((rank.ready.steps for rank in state.ranks.values() if rank.ready), None)
-    step = found.position.step
+    steps, step = _steps(state), found.position.step
     microbatches = found.work.microbatches if found.work else 1
     broken = [frozenset(range(size)) - {member.seat.coordinate for member in there} for there in left.broken.values()]
     saved = {source: min(held, step) for source, held in state.saved.items()}
@@ -145,6 +146,11 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
         vault_step=saved.get("vault"),
         storage_step=saved.get("storage"),
     )
+
+
+def _steps(state: State) -> int | None:
+    """That the run is to take in all, if anybody has said so."""
+    return next((rank.ready.steps for rank in state.ranks.values() if rank.ready), None)
 
 
 def _going_on(state: State, found: Scene, reason: str) -> Answer:

@@ -239,3 +239,25 @@ def test_a_rank_without_a_seat_is_killed_by_nobody() -> None:
     script = Script(spares=1).boot()
     script.wait(20.0, *range(5))
     assert not [action for action in script.history if isinstance(action, KillRank)]
+
+
+@pytest.mark.parametrize("finished", [(), (0,)])
+def test_nobody_is_waited_for_when_all_steps_are_applied(finished: tuple[int, ...]) -> None:
+    script = Script(ranks=3, minimum=3, recovery=Shrink(patience=60.0)).boot()
+    script.finish(*finished)
+    script.end(2)
+    for rank in (0, 1):
+        script.report(rank, Position(script.steps), begun=False)
+    assert replicas(script) == (0, 1)
+    assert script.look.decision == "all steps are applied: nobody else is needed"
+    script.join(0, 1)
+    script.finish(0, 1)
+    assert script.look.phase is Phase.SUCCEEDED
+
+
+def test_one_step_earlier_too_few_wait_for_others() -> None:
+    script = Script(ranks=3, minimum=3, recovery=Shrink(patience=60.0)).boot()
+    script.end(2)
+    for rank in (0, 1):
+        script.report(rank, Position(script.steps - 1), begun=False)
+    assert script.look.phase is Phase.WAITING
