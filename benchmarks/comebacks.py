@@ -179,6 +179,9 @@ def rows_of(found: Sequence[Comeback], seed: int) -> list[Row]:
             end = "_vault" if kind == VAULT else ""
             rows += [
                 median_row(f"all_dead_resume{end}_s", [one.resume for one in ones], "s, without starts", seed),
+                median_row(
+                    f"all_dead_resume_beyond_compute{end}_s", [one.beyond - one.start for one in ones], "s", seed
+                ),
                 median_row(f"all_dead_start{end}_s", [one.start for one in ones], "s", seed),
                 median_row(f"all_dead_total{end}_s", [one.total for one in ones], "s", seed),
             ]

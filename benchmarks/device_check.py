@@ -76,7 +76,7 @@ class Work:
 
 def cost_rows(device: torch.device, communicator: Communicator, seed: int) -> list[Row]:
     """Milliseconds and memory of all microbatches of a step and their sum, in a world of one."""
-    elastic = ElasticConfig(MICROBATCHES)
+    elastic = ElasticConfig(MICROBATCHES, snapshot_every=0)
 
     def plain(work: Work) -> Callable[[], None]:
         def step() -> None:

@@ -157,7 +157,7 @@ def _fit(course: Course, ranks: int, cluster: str) -> dict[str, Any]:
         name=f"overhead-{course.side}",
         train="everstep.benchmarks.sides:train",
         config=asdict(course),
-        elastic=ElasticConfig(microbatches_per_step=MICROBATCHES, reduction=course.side, seed=course.seed),
+        elastic=ElasticConfig(MICROBATCHES, reduction=course.side, seed=course.seed, snapshot_every=0),
         scaling=Scaling(ranks, ranks),
         cluster=cluster,
     )

@@ -69,6 +69,7 @@ def run(arm: Arm, course: Course) -> Outcome:
                 seed=course.seed,
                 chaos=course.faults if arm.disturbed else (),
                 bucket_mib=BUCKET_MIB,
+                snapshot_every=0,
             ),
             scaling=Scaling(1, course.ranks),
             train=cloudpickle.dumps(train),
