@@ -25,6 +25,8 @@ _PIECE = 1 << 22
 # Between two pieces nobody keeps the other side waiting for longer.
 STALL_S = 20.0
 _LOOK_AGAIN_S = 0.5
+# Descriptors, or threads, have run out: others give some back.
+BACK_OFF_S = 0.1
 
 
 class Lender:
@@ -61,11 +63,21 @@ class Lender:
     def _accept(self) -> None:
         with self._server:
             while not self._closed.is_set():
-                with contextlib.suppress(OSError):
+                try:
                     connection, _ = self._server.accept()
-                    threading.Thread(
-                        target=self._serve, args=(connection,), name="everstep-lender-serves", daemon=True
-                    ).start()
+                except TimeoutError:
+                    continue
+                except OSError:
+                    self._closed.wait(BACK_OFF_S)
+                    continue
+                self._serve_beside(connection)
+
+    def _serve_beside(self, connection: socket.socket) -> None:
+        try:
+            threading.Thread(target=self._serve, args=(connection,), name="everstep-lender-serves", daemon=True).start()
+        except RuntimeError:
+            connection.close()
+            self._closed.wait(BACK_OFF_S)
 
     def _serve(self, connection: socket.socket) -> None:
         """Whatever fails here, the receiver hears of it by the end of the connection."""

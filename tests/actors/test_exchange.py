@@ -1,6 +1,9 @@
 """Bytes from whoever holds them: whole and what was promised, or an error in one line, and nothing counts as given."""
 
+import inspect
 import socket
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,3 +92,67 @@ def test_whoever_breaks_off_has_got_nothing(held: Held) -> None:
     while not held.given:
         pass
     assert held.given == ["data"]
+
+
+def starved() -> None:
+    """Run by another process: with no descriptor left the lender waits for one instead of asking again and again."""
+    import itertools
+    import os
+    import resource
+    import socket
+    import threading
+    import time
+    import zlib
+    from contextlib import contextmanager
+
+    from everstep.actors import exchange
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+
+    @contextmanager
+    def lend(name):
+        yield memoryview(b"data")
+
+    lender = exchange.Lender("127.0.0.1", "7" * 64, lend)
+    refusals, enough, accept = [], threading.Event(), lender._server.accept
+
+    class Server:
+        def accept(self):
+            try:
+                return accept()
+            except TimeoutError:
+                raise
+            except OSError:
+                refusals.append(time.monotonic())
+                if len(refusals) == 4:
+                    enough.set()
+                raise
+
+    client = socket.socket()
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        pass
+    lender._server = Server()
+    client.connect(lender.address)
+    assert enough.wait(60.0), refusals
+    pauses = [later - earlier for earlier, later in itertools.pairwise(refusals)]
+    assert min(pauses) >= exchange.BACK_OFF_S, pauses
+    for descriptor in taken:
+        os.close(descriptor)
+    memory = bytearray(4)
+    exchange.fetch(lender.address, "7" * 64, "any", "copy", memoryview(memory), zlib.crc32(b"data"))
+    assert memory == b"data"
+
+
+def test_without_a_descriptor_it_waits_for_one() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{inspect.getsource(starved)}\nstarved()"],
+        capture_output=True,
+        text=True,
+        timeout=120.0,
+    )
+    assert ended.returncode == 0, ended.stderr
