@@ -19,9 +19,9 @@ from ray.cluster_utils import Cluster
 SWAP, NODE, STORAGE, VAULT = "swap", "node swap", "all dead, storage", "all dead, vault"
 PER_NODE = 2
 # Kills of one run; each takes one of the spares that stand by from the beginning.
-SWAPS_OF_A_RUN = 4
-_ALL_DEAD_OF_A_RUN = 4
-_STEPS_OF_A_KILL = 5
+SWAPS_OF_A_RUN = 5
+_ALL_DEAD_OF_A_RUN = 5
+_STEPS_OF_A_KILL = 4
 # Enough for the spares to stand by before.
 _STEPS_BEFORE = 8
 # All ranks are replaced before the run goes on, so that it is the same world that commits again.
