@@ -54,6 +54,11 @@ def test_what_is_no_number_is_outside() -> None:
     assert "is not a number" in alarm.sentence
 
 
+def test_what_is_infinite_is_healthy_on_that_side_and_makes_no_envelope() -> None:
+    _, alarms = play([math.inf] * 4 + [3.0] * 4 + [1.0] * 3)
+    assert [alarm.healthy.low for alarm in alarms] == [pytest.approx(2.85)]
+
+
 def test_without_an_envelope_it_abstains_and_says_so() -> None:
     assert judge(Watch(), [entropy(0, 3.0)], RULE).abstained == (KEY,)
     watch, _ = play([3.0] * 4)

@@ -25,6 +25,8 @@ def test_conditioning() -> None:
 def test_decisions() -> None:
     even = decisions(torch.zeros(2, 3, 4), "a", 5, 2).numbers
     assert even["entropy"] == pytest.approx(1)
+    # Of equals the same two are always chosen.
+    assert even["load"] == 2
     one = decisions(torch.tensor([[50.0, 0, 0, 0]] * 6), "a", 5, 1).numbers
     assert one["entropy"] == pytest.approx(0, abs=1e-9)
     assert one["load"] == 4
