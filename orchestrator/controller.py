@@ -44,9 +44,9 @@ from .machine.transition import advance
 from .records.publisher import Publisher
 from .records.sink import Sink
 from .tenure import Deposed
-from .vault_copies import Tell
+from .vault_copies import KillVault, Tell
 from .vault_fleet import StartVault
-from .vaults import KillVault, Orders, Vaults
+from .vaults import Orders, Vaults
 from .view import Phase, RunState
 
 CLOSE_TIMEOUT_S = 10.0

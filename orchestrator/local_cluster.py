@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from ..actors.messages import Hello
+from ..actors.node.vault_memory import Heap
 from ..actors.node.vault_messages import PREFIX, VaultHello
 from ..policies.world import Seat
 from .cluster import Program, Sink, vault_spec
@@ -94,8 +95,7 @@ class LocalCluster:
         self._begin(incarnation, main, (spec, self._program.train, self._private))
 
     async def room(self) -> Mapping[str, int]:
-        share = psutil.virtual_memory().available // 2 // len(self._nodes)
-        return dict.fromkeys(self._nodes, share)
+        return dict.fromkeys(self._nodes, Heap().room() // len(self._nodes))
 
     def start_vault(self, order: StartVault) -> None:
         from .local_rank import keep

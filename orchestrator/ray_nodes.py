@@ -1,13 +1,13 @@
 """What Ray says of its nodes, as events: room and failure domains, nodes that are drained, nodes that are lost."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import floor
 from typing import Any
 
+from ..actors.node import vault_memory
 from ..policies.placement import Node
 from .cluster import Sink, describe
 from .machine.events import NodeDraining, NodeLost, Room, Warned
@@ -116,17 +116,8 @@ def look_around(need: Mapping[str, float]) -> Sight:
 def store_room() -> dict[str, int]:
     """By node, bytes of its object store that are free; blocking."""
     import ray
-    from ray._private.internal_api import node_stats
 
-    room = {}
-    for node in ray.nodes():
-        if node["Alive"]:
-            with contextlib.suppress(Exception):
-                # One that does not answer has no room, as far as anybody can tell.
-                stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False)
-                store = stats.store_stats
-                room[str(node["NodeID"])] = int(store.object_store_bytes_avail - store.object_store_bytes_used)
-    return room
+    return {str(node["NodeID"]): vault_memory.store_room(node) for node in ray.nodes() if node["Alive"]}
 
 
 def _said(seconds: float | None) -> str:

@@ -1,14 +1,13 @@
-"""Which vault holds which part of which snapshot, and what is to be copied where. Pure: words in, orders out."""
+"""Which part of which snapshot is to be copied from where to where. Pure: words in, orders out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from ..actors.messages import Ping
 from ..actors.node.vault_messages import (
     VAULT,
     Address,
     Commit,
-    Copies,
     Forget,
     Manifest,
     Offered,
@@ -23,6 +22,7 @@ from ..actors.node.vault_messages import (
 from ..policies.placement import Node, Spread
 from ..policies.world import Generation
 from .machine.events import Lost, Saved, Warned
+from .vault_holdings import Holdings
 
 Snapshot = tuple[int, Generation]
 # A part, and a vault that is to have it.
@@ -38,22 +38,18 @@ class Tell:
     message: ToVault | Withdraw | Ping
 
 
-Order = Tell | Saved | Lost | Warned
-
-
-@dataclass
-class Holder:
-    """A vault that has said what it holds."""
+@dataclass(frozen=True)
+class KillVault:
+    """End a vault: it does not answer, or is not needed any more."""
 
     incarnation: str
-    node: str
-    address: Address
-    budget: int
-    held: set[PartName] = field(default_factory=set)
+
+
+Order = Tell | KillVault | Saved | Lost | Warned
 
 
 class VaultCopies:
-    """All snapshots of a run, whole or on their way.
+    """Brings all snapshots of a run into vaults, and keeps their copies up.
 
     A snapshot is copied when every part of it is offered: what is torn never gets to a vault. They are copied one
     after the other, so that vaults hold one more than they keep at most.
@@ -63,24 +59,24 @@ class VaultCopies:
         keep: whole snapshots that stay.
 
     Attributes:
+        holdings: what is copied already.
+        nodes: that live, with their failure domains.
+        leaving: nodes that are drained.
         got_bytes: that vaults got from ranks and from each other, in ``got_seconds``.
     """
 
     def __init__(self, copies: int, keep: int) -> None:
         self._copies = copies
-        self._keep = keep
-        self.holders: dict[str, Holder] = {}
+        self.holdings = Holdings(keep)
         self.nodes: dict[str, Node] = {}
         self.leaving: set[str] = set()
-        self.manifests: dict[int, Manifest] = {}
         self._offers: dict[PartName, Offered] = {}
         self._owners: dict[PartName, str] = {}
         self._copying: dict[Snapshot, dict[int, Part]] = {}
         # Copies that are to be made; forgotten, and found anew, whenever other vaults can be had.
         self._missing: dict[Snapshot, set[Pair]] = {}
-        self._under_way: set[Pair] = set()
-        # Of which parts the first copy is under way, from their ranks.
-        self._first: dict[PartName, str] = {}
+        # With the vault that a copy is made from, if that is not its rank.
+        self._under_way: dict[Pair, str | None] = {}
         self._failed: dict[Pair, int] = {}
         self._floor: Generation | None = None
         self._undone: tuple[Generation, int] | None = None
@@ -108,16 +104,15 @@ class VaultCopies:
         """A vault has a part, or could not get it."""
         name, vault = message.part.name, message.incarnation
         pair, orders = (name, vault), list[Order]()
-        self._under_way.discard(pair)
-        from_rank = self._first.get(name) == vault
-        if from_rank:
-            del self._first[name]
-        if vault not in self.holders:
+        from_rank = pair in self._under_way and self._under_way.pop(pair) is None
+        holder = self.holdings.holders.get(vault)
+        if holder is None:
             return []
         if not message.problem:
             self.got_bytes += message.part.bytes
             self.got_seconds += message.seconds
-            self.holders[vault].held.add(name)
+            if name.snapshot in self._copying or self.holdings.needed(name):
+                holder.held.add(name)
             # The rank knows by itself that it has given it.
             self._offers.pop(name, None)
             self._missing.get(name.snapshot, set()).discard(pair)
@@ -127,28 +122,27 @@ class VaultCopies:
             self._failed[pair] = _ATTEMPTS if message.full else self._failed.get(pair, 0) + 1
             self._missing.pop(name.snapshot, None)
         if message.full:
-            node = self.holders[vault].node
-            orders = self._warn("full", f"the vault of node {node} is full: {message.problem}")
+            orders = self._warn("full", f"the vault of node {holder.node} is full: {message.problem}")
         return [*orders, *self.plan()]
 
     def came(self, hello: VaultHello) -> list[Order]:
         """A vault is there, perhaps from an earlier controller's life, with all that it holds."""
-        held = {part.name for part in hello.parts}
-        self.holders[hello.incarnation] = Holder(hello.incarnation, hello.node, hello.address, hello.budget, held)
-        for manifest in hello.manifests:
-            self.manifests.setdefault(manifest.step, manifest)
-        return self.replan()
+        manifests = tuple(each for each in hello.manifests if not self._is_undone(each.step, each.generation))
+        self.holdings.come(replace(hello, manifests=manifests))
+        for part in hello.parts:
+            # An earlier life had begun to copy it, and its rank has nothing to offer any more.
+            if not self._refused(part.name):
+                self._copying.setdefault(part.name.snapshot, {})[part.name.part] = part
+        # It may not have heard of it.
+        undone = self._forget(part.name for part in hello.parts if self._is_undone(*part.name.snapshot))
+        return [*undone, *self.replan()]
 
     def gone(self, vaults: Iterable[str], why: str) -> list[Order]:
         """These are lost with all that they held: it is copied again from elsewhere."""
-        lost = [name for name in vaults if self.holders.pop(name, None) is not None]
+        lost = self.holdings.lose(vaults)
         if not lost:
             return []
-        self._under_way = {pair for pair in self._under_way if pair[1] not in lost}
-        self._first = {name: vault for name, vault in self._first.items() if vault not in lost}
-        for step, manifest in list(self.manifests.items()):
-            if not self.whole(manifest):
-                del self.manifests[step]
+        self._under_way = {pair: source for pair, source in self._under_way.items() if pair[1] not in lost}
         return [*self._news(why), *self.replan()]
 
     def rank_gone(self, incarnation: str) -> list[Order]:
@@ -171,8 +165,9 @@ class VaultCopies:
             self._undone = generation, back_to
             for snapshot in [each for each in self._copying if each[0] > back_to]:
                 orders += self._abandon(snapshot)
-            undone = [step for step in self.manifests if step > back_to]
-            orders += self._forget(part.name for step in undone for part in self.manifests.pop(step).parts)
+            manifests = self.holdings.manifests
+            undone = [step for step in manifests if step > back_to]
+            orders += self._forget(part.name for step in undone for part in manifests.pop(step).parts)
         return [*orders, *self._news(f"everybody went back to step {back_to}"), *self.plan()]
 
     def unreadable(self, step: int, problem: str) -> list[Order]:
@@ -180,12 +175,12 @@ class VaultCopies:
         if step in self._unreadable:
             return []
         self._unreadable.add(step)
-        manifest = self.manifests.pop(step, None)
+        manifests = self.holdings.manifests
+        manifest = manifests.pop(step, None)
         orders = self._forget(part.name for part in manifest.parts) if manifest else []
-        older = max(
-            (other for other, held in self.manifests.items() if other < step and self.whole(held)), default=None
-        )
-        self._announced = self.newest.step if self.newest else 0
+        whole = [other for other, held in manifests.items() if self.holdings.whole(held)]
+        older = max((other for other in whole if other < step), default=None)
+        self._announced = max(whole, default=0)
         return [*orders, Lost(VAULT, step, older, problem)]
 
     def close(self) -> list[Order]:
@@ -193,38 +188,6 @@ class VaultCopies:
         self._closed = True
         ranks = {held.incarnation for held in self._offers.values()}
         return [Tell(incarnation, Withdraw()) for incarnation in sorted(ranks)]
-
-    # --- what is known
-
-    def whole(self, manifest: Manifest) -> bool:
-        """Whether there is a copy of every part."""
-        return all(self._having(part.name) for part in manifest.parts)
-
-    def where(self, step: int) -> tuple[Copies, ...]:
-        """For ranks that go back to it: where every part is; nothing if it is not whole."""
-        manifest = self.manifests.get(step)
-        if manifest is None or not self.whole(manifest):
-            return ()
-        return tuple(
-            Copies(part, tuple(self.holders[vault].address for vault in self._having(part.name)))
-            for part in manifest.parts
-        )
-
-    @property
-    def newest(self) -> Manifest | None:
-        """Of all that are whole."""
-        return next((held for _, held in sorted(self.manifests.items(), reverse=True) if self.whole(held)), None)
-
-    @property
-    def fewest(self) -> int:
-        """Copies of that part of the newest snapshot of which there are least."""
-        newest = self.newest
-        return min((len(self._having(part.name)) for part in newest.parts), default=0) if newest else 0
-
-    def idle(self, vault: str) -> bool:
-        """Whether nothing would be lost with it."""
-        parts = [part.name for held in self.manifests.values() for part in held.parts]
-        return not any(self._having(name) == [vault] for name in parts)
 
     # --- what is to be done
 
@@ -236,7 +199,7 @@ class VaultCopies:
     def plan(self) -> list[Order]:
         """Orders that are due now; each is given once."""
         orders: list[Order] = []
-        for manifest in self.manifests.values():
+        for manifest in self.holdings.manifests.values():
             orders += self._copy((manifest.step, manifest.generation), manifest.parts)
         for snapshot in sorted(self._copying):
             if not _complete(self._copying[snapshot]):
@@ -247,37 +210,52 @@ class VaultCopies:
                 orders += self._abandon(snapshot)
                 continue
             orders += self._copy(snapshot, parts)
-            if self._missing[snapshot] or not self.holders:
+            if self._missing[snapshot] or not self.holdings.holders:
                 break
-            if all(self._having(part.name) for part in parts):
+            if all(self.holdings.having(part.name) for part in parts):
                 orders += self._commit(snapshot, parts)
             else:
                 orders += self._abandon(snapshot, f"no vault has room for the snapshot of step {snapshot[0]}")
-        return [*orders, *self._news("it is not whole")]
+        return [*orders, *self._let_go(), *self._news("it is not whole")]
 
     def _copy(self, snapshot: Snapshot, parts: Sequence[Part]) -> list[Order]:
         """Order copies: the first one of a part from its rank, the others from whoever has it then."""
         if snapshot not in self._missing:
             self._missing[snapshot] = self._wanted(parts)
         facts, orders = {part.name: part for part in parts}, list[Order]()
-        for name, vault in sorted(self._missing[snapshot] - self._under_way):
-            holders = self._having(name)
-            source = self._source(name)
-            if source is None or (not holders and name in self._first):
+        given = {name for (name, _), source in self._under_way.items() if source is None}
+        for name, vault in sorted(self._missing[snapshot] - self._under_way.keys()):
+            holders, address = self.holdings.having(name), self._source(name)
+            if address is None or (not holders and name in given):
                 continue
             if not holders:
-                self._first[name] = vault
-            self._under_way.add((name, vault))
-            orders.append(Tell(vault, Pull(facts[name], source)))
+                given.add(name)
+            self._under_way[name, vault] = holders[0] if holders else None
+            orders.append(Tell(vault, Pull(facts[name], address)))
+        return orders
+
+    def _let_go(self) -> list[Order]:
+        """End vaults on nodes that are left, once all that they hold has its copies on those that stay."""
+        holders, orders = self.holdings.holders, list[Order]()
+        if all(holder.node in self.leaving for holder in holders.values()):
+            return []
+        for vault in sorted(name for name, holder in holders.items() if holder.node in self.leaving):
+            busy = any(vault in (pair[1], source) for pair, source in self._under_way.items())
+            unmoved = any(self._missing.get(name.snapshot, True) for name in holders[vault].held)
+            sole = any(self.holdings.having(name) == [vault] for name in holders[vault].held)
+            if not (busy or unmoved or sole):
+                self.holdings.lose([vault])
+                orders.append(KillVault(vault))
         return orders
 
     def _wanted(self, parts: Sequence[Part]) -> set[Pair]:
         """Copies that are to be made, in as many failure domains as there are."""
-        stay = {held.node: name for name, held in self.holders.items() if held.node not in self.leaving}
-        there = stay or {held.node: name for name, held in self.holders.items()}
+        holders = self.holdings.holders
+        there = {holder.node: name for name, holder in holders.items()}
+        there = {node: name for node, name in there.items() if node not in self.leaving} or there
         spread = Spread(self.nodes.get(node, Node(node)) for node in there)
         named = {str(part.name): part.name for part in parts}
-        held = {key: [self.holders[vault].node for vault in self._having(name)] for key, name in named.items()}
+        held = {key: [holders[vault].node for vault in self.holdings.having(name)] for key, name in named.items()}
         owners = {key: self._owners.get(name, "") for key, name in named.items()}
         made = [(named[key], there[node]) for key, node in spread.copies(owners, self._copies, held).made]
         return {pair for pair in made if self._failed.get(pair, 0) < _ATTEMPTS}
@@ -287,16 +265,18 @@ class VaultCopies:
         step, generation = snapshot
         del self._copying[snapshot]
         self._unreadable.discard(step)
-        self.manifests[step] = Manifest(step, generation, tuple(parts), len(parts))
-        self.manifests = dict(sorted(self.manifests.items())[-self._keep :])
-        stay = {part.name for held in self.manifests.values() for part in held.parts}
-        for holder in self.holders.values():
-            holder.held = {name for name in holder.held if name in stay or name.step > step}
-        self._owners = {name: node for name, node in self._owners.items() if name in stay or name.step > step}
+        self.holdings.commit(Manifest(step, generation, tuple(parts), len(parts)))
+        manifests, stays = self.holdings.manifests, self.holdings.stays
+        self._owners = {name: node for name, node in self._owners.items() if stays(name)}
         self._failed = {pair: count for pair, count in self._failed.items() if pair[0].step > step}
-        self._missing = {each: pairs for each, pairs in self._missing.items() if each[0] in self.manifests}
-        commit = Commit(tuple(self.manifests.values()))
-        return [Tell(vault, commit) for vault in sorted(self.holders)]
+        self._missing = {each: pairs for each, pairs in self._missing.items() if each[0] in manifests}
+        commit = Commit(tuple(manifests.values()))
+        return [*(Tell(vault, commit) for vault in sorted(self.holdings.holders)), *self._outdated()]
+
+    def _outdated(self) -> list[Order]:
+        """Give up what is older than the newest that is whole."""
+        old = [snapshot for snapshot in self._copying if snapshot[0] <= self.holdings.last]
+        return [order for snapshot in old for order in self._abandon(snapshot)]
 
     def _abandon(self, snapshot: Snapshot, why: str = "") -> list[Order]:
         """It will never be whole."""
@@ -307,19 +287,18 @@ class VaultCopies:
             offered = self._offers.pop(part.name, None)
             if offered is not None:
                 orders.append(Tell(offered.incarnation, Withdraw(part.name)))
-        return [*orders, *self._forget(part.name for part in parts)]
+        return [*orders, *self._forget(part.name for part in parts if not self.holdings.needed(part.name))]
 
     def _forget(self, names: Iterable[PartName]) -> list[Order]:
         gone = tuple(names)
         if not gone:
             return []
-        for holder in self.holders.values():
-            holder.held.difference_update(gone)
-        return [Tell(vault, Forget(gone)) for vault in sorted(self.holders)]
+        self.holdings.forget(gone)
+        return [Tell(vault, Forget(gone)) for vault in sorted(self.holdings.holders)]
 
     def _news(self, why: str) -> list[Order]:
         """What the machine is to know: the newest that is whole."""
-        newest = self.newest
+        newest = self.holdings.newest
         now, before = newest.step if newest else 0, self._announced
         self._announced = now
         if now > before:
@@ -328,19 +307,18 @@ class VaultCopies:
 
     def _refused(self, name: PartName) -> bool:
         """Whether nobody can want this part any more."""
-        if self._undone and name.generation < self._undone[0] and name.step > self._undone[1]:
-            return True
         late = self._floor is not None and name.generation < self._floor and name.snapshot not in self._copying
-        return late or name.step in self.manifests
+        return late or name.step <= self.holdings.last
 
-    def _having(self, name: PartName) -> list[str]:
-        return [vault for vault, holder in sorted(self.holders.items()) if name in holder.held]
+    def _is_undone(self, step: int, generation: Generation) -> bool:
+        """Whether everybody went back to before it since."""
+        return self._undone is not None and generation < self._undone[0] and step > self._undone[1]
 
     def _source(self, name: PartName) -> Address | None:
         """Where a part can be got: from a vault that has it, else from its rank."""
-        holders = self._having(name)
+        holders = self.holdings.having(name)
         if holders:
-            return self.holders[holders[0]].address
+            return self.holdings.holders[holders[0]].address
         return self._offers[name].address if name in self._offers else None
 
     def _warn(self, kind: str, text: str) -> list[Order]:

@@ -15,13 +15,13 @@ class StartVault:
 
     Attributes:
         number: in the order in which vaults are started.
-        budget: most bytes that it may hold.
+        budget: most bytes that it may hold; None for what it finds free on its node.
     """
 
     incarnation: str
     number: int
     node: str
-    budget: int
+    budget: int | None
 
 
 @dataclass
@@ -38,6 +38,7 @@ class VaultFleet:
         lives: part of the names that no other controller life uses.
         copies: of each part.
         room: bytes that snapshots may use, by node.
+        most: bytes that they may use of nodes that are not among these; None for what is free there.
 
     Attributes:
         vaults: that were started, or have come.
@@ -47,10 +48,11 @@ class VaultFleet:
         closed: whether no vault is started any more.
     """
 
-    def __init__(self, lives: str, copies: int, room: Mapping[str, int]) -> None:
+    def __init__(self, lives: str, copies: int, room: Mapping[str, int], most: int | None = None) -> None:
         self._lives = lives
         self._copies = copies
         self.room = room
+        self._most = most
         self._started: dict[str, int] = {}
         self.vaults: dict[str, _Life] = {}
         self.of_ranks: set[str] = set()
@@ -74,7 +76,7 @@ class VaultFleet:
                 continue
             number = sum(self._started.values())
             self._started[node] = self._started.get(node, 0) + 1
-            order = StartVault(f"{PREFIX}{number}-{self._lives}", number, node, self.room.get(node, 0))
+            order = StartVault(f"{PREFIX}{number}-{self._lives}", number, node, self.room.get(node, self._most))
             self.vaults[order.incarnation] = _Life(node, now)
             orders.append(order)
         return orders

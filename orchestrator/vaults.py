@@ -1,7 +1,7 @@
 """Snapshots in memory, as the controller sees them: it hears events before the machine does, and gives orders."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from ..actors.messages import Hello, Open, Ping, Ready, Unreadable
 from ..actors.node.vault_messages import VAULT, Offered, Pulled, VaultBeat, VaultHello
@@ -14,9 +14,10 @@ from .machine.events import (
     NodeLost,
     Room,
     Tick,
+    TookOver,
     Warned,
 )
-from .vault_copies import Order, Tell, VaultCopies, bytes_by_node
+from .vault_copies import KillVault, Order, Tell, VaultCopies, bytes_by_node
 from .vault_fleet import StartVault, VaultFleet
 
 _MIB = 2**20
@@ -24,14 +25,7 @@ _MIB = 2**20
 _PATIENCE = 4
 
 
-@dataclass(frozen=True)
-class KillVault:
-    """End a vault that does not answer."""
-
-    incarnation: str
-
-
-Orders = list[Order | StartVault | KillVault]
+Orders = list[Order | StartVault]
 
 
 class Vaults:
@@ -40,15 +34,15 @@ class Vaults:
     Args:
         elastic: how many copies, for how long, and all deadlines.
         lives: part of the names that no other controller life uses.
-        room: bytes that snapshots may use, by node; 0 stands for nodes that are not among them.
+        room: bytes that snapshots may use, by node; vaults of other nodes look for themselves.
         patience: until when no vault is started, in seconds of ``now``: those of an earlier life come by themselves.
     """
 
     def __init__(self, elastic: ElasticConfig, lives: str, room: Mapping[str, int], patience: float = 0.0) -> None:
         self._elastic = elastic
-        most = elastic.snapshot_gib
-        held = dict(room) if most is None else {node: min(int(most * 2**30), free) for node, free in room.items()}
-        self._fleet = VaultFleet(lives, elastic.snapshot_copies, held)
+        most = None if elastic.snapshot_gib is None else int(elastic.snapshot_gib * 2**30)
+        held = {node: free if most is None else min(most, free) for node, free in room.items()}
+        self._fleet = VaultFleet(lives, elastic.snapshot_copies, held, most)
         self._copies = VaultCopies(elastic.snapshot_copies, elastic.snapshot_keep)
         self._ranks: dict[str, str] = {}
         self._patience = patience
@@ -68,9 +62,9 @@ class Vaults:
                 self._fleet.left.add(node)
                 return False, self._gone(self._fleet.on(node), "a node that had parts of it was lost")
             case NodeDraining(node, _):
-                self._copies.leaving.add(node)
-                self._fleet.left.add(node)
-                return False, [*self._start(now), *self._copies.replan()]
+                return False, self._drained({node}, now)
+            case TookOver(past):
+                return False, self._drained(past.draining, now)
             case Room(_, nodes) if nodes:
                 self._copies.nodes = {node.name: node for node in nodes}
                 self._fleet.others = set(self._copies.nodes)
@@ -88,7 +82,7 @@ class Vaults:
         """A generation opens: ranks that go back to a snapshot are told where its parts are."""
         restore = message.restore
         if restore is not None and restore.source == VAULT:
-            message = replace(message, restore=replace(restore, copies=self._copies.where(restore.step)))
+            message = replace(message, restore=replace(restore, copies=self._copies.holdings.where(restore.step)))
         return message, [*self._copies.opened(message.world.generation, restore.step if restore else None)]
 
     def begin(self) -> tuple[str | None, Orders]:
@@ -109,16 +103,17 @@ class Vaults:
     @property
     def line(self) -> str:
         """What there is, in one line."""
-        newest, vaults = self._copies.newest, len(self._copies.holders)
+        holdings = self._copies.holdings
+        newest, vaults = holdings.newest, len(holdings.holders)
         if self._fleet.closed:
             return "none"
         need, nodes = max(self._need().values(), default=0), len(self._fleet.wanted)
         plan = f"{need / _MIB:.1f} MiB of each of {nodes} nodes"
         if newest is None:
             return f"none yet; they need {plan}"
-        steps = ", ".join(map(str, sorted(self._copies.manifests)))
+        steps = ", ".join(map(str, sorted(holdings.manifests)))
         common = f"in common to {newest.peers} ranks" if newest.peers > 1 else "that no other rank has"
-        made, wanted = self._copies.fewest, self._elastic.snapshot_copies
+        made, wanted = holdings.fewest, self._elastic.snapshot_copies
         made_of = str(made) if made >= wanted else f"{made} of {wanted}"
         return (
             f"steps {steps} in {vaults} vaults; step {newest.step}: {newest.bytes / _MIB:.1f} MiB {common}, in "
@@ -135,8 +130,8 @@ class Vaults:
         """Which node has less memory than snapshots need there; None if all have enough."""
         elastic, fleet = self._elastic, self._fleet
         for node, need in self._need().items():
-            room = fleet.room.get(node, 0)
-            if need > room:
+            room = fleet.room.get(node)
+            if room is not None and need > room:
                 return (
                     f"snapshots need {need / _MIB:.1f} MiB of node {node} ({elastic.snapshot_keep + 1} of "
                     f"{self._state_bytes / _MIB:.1f} MiB, {elastic.snapshot_copies} copies over {len(fleet.wanted)} "
@@ -194,8 +189,14 @@ class Vaults:
         orders: Orders = [KillVault(vault) for vault in silent]
         orders += self._gone(silent, "a vault that had parts of it does not answer")
         # The lease: a vault that hears nothing for its orphan time-out ends itself.
-        orders += [Tell(vault, Ping()) for vault in sorted(self._copies.holders)]
+        orders += [Tell(vault, Ping()) for vault in sorted(self._copies.holdings.holders)]
         return [*orders, *self._start(now)]
+
+    def _drained(self, nodes: Set[str], now: float) -> Orders:
+        """What their vaults hold is given to others, and then they go."""
+        self._copies.leaving |= nodes
+        self._fleet.left |= nodes
+        return [*self._start(now), *self._copies.replan()]
 
     def _gone(self, vaults: list[str], why: str) -> Orders:
         for vault in vaults:

@@ -1,6 +1,9 @@
 """Where the bytes of a vault lie: in Ray's object store, owned by the vault, or in the memory of its process."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
+
+import psutil
 
 
 class Memory(Protocol):
@@ -16,6 +19,10 @@ class Memory(Protocol):
 
     def view(self, handle: Any) -> memoryview:
         """The bytes, which nobody may change."""
+        ...
+
+    def room(self) -> int:
+        """Bytes that are free."""
         ...
 
 
@@ -37,6 +44,10 @@ class Heap:
 
     def view(self, handle: Any) -> memoryview:
         return memoryview(handle).toreadonly()
+
+    def room(self) -> int:
+        # The other half is for those who train.
+        return int(psutil.virtual_memory().available // 2)
 
 
 class ObjectStore:
@@ -61,3 +72,18 @@ class ObjectStore:
     def view(self, handle: Any) -> memoryview:
         # On this node it is read where it lies.
         return memoryview(self._ray.get(handle))
+
+    def room(self) -> int:
+        here = self._ray.get_runtime_context().get_node_id()
+        return next((store_room(node) for node in self._ray.nodes() if node["NodeID"] == here), 0)
+
+
+def store_room(node: Mapping[str, Any]) -> int:
+    """Bytes that are free in the object store of a node, as Ray lists it; 0 if it does not answer."""
+    from ray._private.internal_api import node_stats
+
+    try:
+        stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False).store_stats
+    except Exception:
+        return 0
+    return int(stats.object_store_bytes_avail - stats.object_store_bytes_used)

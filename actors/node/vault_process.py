@@ -31,14 +31,14 @@ class VaultSpec:
     Attributes:
         number: in the order in which vaults are started.
         node: where it lives; ``host`` is the address of that node.
-        budget: most bytes that it may hold.
+        budget: most bytes that it may hold; None for what is free on its node.
         token: the run's secret.
     """
 
     incarnation: str
     number: int
     node: str
-    budget: int
+    budget: int | None
     token: str
     timeouts: Timeouts
     chaos: tuple[Fault, ...] = ()
@@ -56,7 +56,7 @@ class VaultProcess:
     def __init__(self, spec: VaultSpec, memory: Memory) -> None:
         self._spec = spec
         self._memory = memory
-        self._vault = Vault(spec.budget)
+        self._vault = Vault(memory.room() if spec.budget is None else spec.budget)
         self._over = threading.Event()
         # One at a time: they would only share the same network.
         self._worker = ThreadPoolExecutor(1, "everstep-vault", _give_way)
@@ -79,7 +79,7 @@ class VaultProcess:
         spec, vault = self._spec, self._vault
         address = self._lender.address
         return [
-            VaultHello(spec.incarnation, os.getpid(), spec.node, address, spec.budget, vault.parts, vault.manifests)
+            VaultHello(spec.incarnation, os.getpid(), spec.node, address, vault.budget, vault.parts, vault.manifests)
         ]
 
     def _obey(self, message: object) -> None:

@@ -52,7 +52,7 @@ def vaults(controller: Controller) -> dict[str, int]:
 def copies(controller: Controller) -> int:
     """Of that part of the newest snapshot of which there are least."""
     assert controller._vaults is not None
-    return controller._vaults._copies.fewest
+    return controller._vaults._copies.holdings.fewest
 
 
 def assert_succeeded(outcome: Outcome, undisturbed: Outcome) -> None:
@@ -174,6 +174,24 @@ def test_a_vault_that_is_stopped_is_replaced(undisturbed: Outcome, tmp_path: Pat
     outcome = trained(tmp_path, (), during)
     assert_succeeded(outcome, undisturbed)
     assert outcome.state.recoveries == ()
+
+
+def test_the_vault_of_a_drained_node_gives_its_parts_away_and_goes_while_the_run_goes_on(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    async def during(controller: Controller) -> None:
+        await until(lambda: newest(controller) and copies(controller) == 2)
+        assert controller._vaults is not None
+        (drained,) = controller._vaults._fleet.on("b")
+        controller.drain("b", "it is taken away")
+        await until(lambda: drained not in vaults(controller))
+        assert len(vaults(controller)) == 2
+        await when_it_is_saved(controller, tmp_path)
+
+    outcome = trained(tmp_path, ALL, during)
+    assert_succeeded(outcome, undisturbed)
+    (recovery,) = outcome.state.recoveries
+    assert "restore from vault" in recovery.decision
 
 
 def test_too_little_memory_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
