@@ -253,6 +253,35 @@ def test_a_writer_that_is_killed_at_any_moment(tmp_path: Path) -> None:
         assert all("never completed" in why for _, why in found.skipped)
 
 
+FILLER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_saved as here
+from pathlib import Path
+here.saved(Path(sys.argv[2]), 4)
+try:
+    here.write(here.Storage(sys.argv[2]), 8, size=60_000)
+except here.SavedStateError as error:
+    print(error)
+print(here.Catalogue(here.Storage(sys.argv[2])).newest().manifest.step, *Path(sys.argv[2]).glob("*/*.partial"))
+"""
+
+
+def test_a_file_system_that_is_full(tmp_path: Path) -> None:
+    """A small one of its own, in namespaces of its own: nothing but this process sees it."""
+    mounted = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=128k none '{tmp_path}'"
+    if subprocess.run([*mounted, mount], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    fill = [sys.executable, "-c", FILLER, str(Path(__file__).parent), str(tmp_path)]
+    ended = subprocess.run([*mounted, f'{mount} && "$@"', "sh", *fill], capture_output=True, text=True, timeout=60.0)
+    assert ended.returncode == 0, ended.stderr
+    said, found = ended.stdout.splitlines()
+    assert "cannot be written" in said
+    assert "No space left on device" in said
+    assert found == "4"
+
+
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """Nothing of the file that did not fit is left, and the state before it is whole."""
     catalogue = saved(tmp_path, 4)

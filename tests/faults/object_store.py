@@ -1,7 +1,7 @@
 """A small S3 server in this process, which can be down, full, or hang: enough of the protocol for ``pyarrow.fs``."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 BUCKET = "bucket"
 DATE = "Mon, 30 Nov 2026 00:00:00 GMT"
 STAMP = "2026-11-30T00:00:00.000Z"
+_PIECE = 512
 
 
 @dataclass
@@ -26,6 +27,7 @@ class ObjectStore:
         room: bytes that it still takes; None for any number.
         hangs: while this is cleared, requests that write get no answer.
         hung: set when such a request has come.
+        arriving: called with the key and the bytes that have come so far, again and again while an object comes.
     """
 
     port: int = 0
@@ -36,6 +38,7 @@ class ObjectStore:
     hangs: threading.Event = field(default_factory=threading.Event)
     hung: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    arriving: Callable[[str, int], None] = lambda key, count: None
 
     def uri(self, folder: str) -> str:
         """Of a folder in the bucket."""
@@ -114,12 +117,20 @@ class _Handler(BaseHTTPRequestHandler):
             return self._chunks()
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             return self._chunks()
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        return self._read(int(self.headers.get("Content-Length", 0)))
+
+    def _read(self, count: int) -> bytes:
+        data = bytearray()
+        # Like a careless store it keeps what has come, should its sender be gone.
+        while len(data) < count and (more := self.rfile.read1(min(_PIECE, count - len(data)))):
+            data += more
+            self.store.arriving(self._key, len(data))
+        return bytes(data)
 
     def _chunks(self) -> bytes:
         inner = "aws-chunked" in self.headers.get("Content-Encoding", "")
         if inner and "Content-Length" in self.headers:
-            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            raw = self._read(int(self.headers["Content-Length"]))
         else:
             raw = self._dechunked_from_wire()
         return _dechunked(raw) if inner else raw
@@ -127,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _dechunked_from_wire(self) -> bytes:
         data = b""
         while size := int(self.rfile.readline().split(b";")[0], 16):
-            data += self.rfile.read(size)
+            data += self._read(size)
             self.rfile.readline()
         while self.rfile.readline().strip():
             pass

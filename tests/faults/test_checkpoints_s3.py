@@ -1,14 +1,20 @@
 """Checkpoints and records on object storage: a server of ours that speaks S3, and fails, fills up and hangs."""
 
 import json
+import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
 from everstep.actors.saved.catalogue import Catalogue
+from everstep.actors.saved.manifest import folder_of
 from everstep.actors.saved.storage import Storage, below, shown
 from everstep.conf.chaos import Fault, FaultPoint
 from everstep.conf.elastic import ElasticConfig
@@ -196,6 +202,50 @@ def test_a_write_that_is_broken_off_changes_nothing_that_a_manifest_names(store:
         storage.write("b/other", [b"y" * 100])
     store.hangs.set()
     assert Storage(store.uri("a"), PATIENCE).read("b/part") == b"x" * 100
+
+
+WRITER = """
+import hashlib, sys
+from everstep.actors.saved.catalogue import Catalogue
+from everstep.actors.saved.manifest import Manifest, Part, folder_of
+from everstep.actors.saved.storage import Storage
+
+storage = Storage(sys.argv[1])
+catalogue = Catalogue(storage)
+for step in range(int(sys.argv[2]), 1000):
+    parts = []
+    for place in range(2):
+        data = f"{step} {place} ".encode() * 10_000
+        name = f"part-{place}"
+        storage.write(f"{folder_of(step)}/{name}", [data])
+        parts.append(Part(name, len(data), hashlib.sha256(data).hexdigest()))
+    manifest = Manifest("run", step, "1.1", 2, tuple(parts), {})
+    catalogue.publish(manifest)
+    print(step, flush=True)
+    catalogue.retain(2, manifest)
+"""
+
+
+def test_a_writer_that_is_killed_at_any_byte(store: ObjectStore) -> None:
+    """What it said to be saved is there, or something newer, and it is whole; whoever comes next goes on."""
+    chance, last = random.Random(8), 0
+    for file, most in (("part-0", 40_000), ("manifest.json", 300), ("part-1", 40_000), ("manifest.json", 300)):
+        doom = last + chance.randint(2, 4), chance.randint(1, most)
+        command = [sys.executable, "-c", WRITER, store.uri("a"), str(last + 1)]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+        def kill(key: str, count: int, file: str = file, doom: tuple[int, int] = doom, writer: Any = writer) -> None:
+            if key == f"a/{folder_of(doom[0])}/{file}" and count >= doom[1]:
+                writer.kill()
+                writer.wait()
+
+        store.arriving = kill
+        said = writer.communicate(timeout=60.0)[0].split()
+        assert writer.returncode == -signal.SIGKILL
+        found = Catalogue(Storage(store.uri("a"), PATIENCE)).newest()
+        assert found.manifest is not None
+        assert int(said[-1]) == doom[0] - 1 <= found.manifest.step
+        last = found.manifest.step
 
 
 def test_a_uri_keeps_its_options_and_shows_no_secrets() -> None:
