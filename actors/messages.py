@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..monitors.progress import ProgressRecord
 from ..policies.world import Generation, Position, Seat, Work, World
 from .node.vault_messages import Copies, Offered, Withdraw
 
@@ -109,12 +110,12 @@ class Heartbeat:
     """Sign of life from the control thread, with the progress of the training thread.
 
     Attributes:
-        computed: microbatches computed so far.
-        busy: seconds that these took.
+        computed: microbatches computed so far, which took ``busy`` seconds.
         work: what is under way at ``position``, None if the rank has not come to it.
         held: oldest step whose record it keeps, or will keep; it keeps all later ones too.
         records: what the last ping asked for, in the order of steps.
         generation: in which it works, if it says so.
+        progress: what its training thread is at.
     """
 
     incarnation: str
@@ -126,6 +127,7 @@ class Heartbeat:
     work: Work | None = None
     busy: float = 0.0
     generation: Generation | None = None
+    progress: ProgressRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,7 @@ class Resumed:
     Attributes:
         spans: (start, end) of the microbatches of that step on this rank's monotonic clock, in seconds.
         failed: when its last collective of an older generation failed, on the same clock; 0 if none did.
-        reduced: when the last reduction began, on the same clock.
-        decided: when it was decided, on the same clock.
+        reduced, decided: when the last reduction began, and when it was decided, on the same clock.
     """
 
     incarnation: str
@@ -211,9 +212,14 @@ class Raised:
 
 @dataclass(frozen=True)
 class Finished:
-    """All steps are applied and the training function has returned."""
+    """All steps are applied and the training function has returned.
+
+    Attributes:
+        generation: the newest that was opened to it when it said so; it says so again in every later one.
+    """
 
     incarnation: str
+    generation: Generation
     weights_sha256: str
     loss: float
     steps: int

@@ -228,16 +228,26 @@ class Ledger:
             if not self._changed.wait_for(lambda: self._released or not self._transaction.current(generation), timeout):
                 raise RecoveryTimeout(f"generation {generation} cannot begin, and no other one came in {timeout:g} s")
 
-    def await_release(self, timeout: float) -> None:
+    def await_release(self, generation: Generation, timeout: float) -> bool:
         """Block until nothing more is wanted of this rank, at most ``timeout`` seconds.
 
+        Returns:
+            False as soon as a later generation than ``generation`` was opened.
+
         Raises:
-            Rewound: something is: everybody goes back to a saved state.
+            Rewound: something is wanted: everybody goes back to a saved state.
         """
+
+        def changed() -> bool:
+            return self._transaction.lacks or self._transaction.generation != generation
+
         with self._changed:
-            self._changed.wait_for(lambda: self._released or self._transaction.lacks, timeout)
-            if self._transaction.lacks and not self._released:
+            self._changed.wait_for(lambda: self._released or changed(), timeout)
+            if self._released or not changed():
+                return True
+            if self._transaction.lacks:
                 raise Rewound
+            return False
 
     def _await_open(self, timeout: float) -> Transaction:
         started = time.monotonic()

@@ -16,7 +16,7 @@ from ...conf.chaos import FaultPoint
 from ...conf.elastic import Reduction
 from ...conf.errors import DataError, EverstepError, HandoverError, LoopError, NonFiniteError, ProbeError
 from ...policies.workload import workload_policy
-from ...policies.world import Position, World
+from ...policies.world import Generation, Position, World
 from ..faults import Chaos
 from ..link import Link
 from ..messages import (
@@ -51,6 +51,7 @@ from .groups import Groups
 from .handover import Handover
 from .ledger import Ledger, Released, Rewound
 from .order import mix
+from .progress import Board
 from .rendezvous import StoreClients
 from .restore import read, read_from_vaults
 from .rng import seed_everything
@@ -80,6 +81,7 @@ class RankProcess:
         self.weight_unit = spec.weight_unit
         self._finished = False
         self._released = threading.Event()
+        self.board = Board()
         self.device = torch.device(spec.device)
         prepare(self.device, spec.threads, Reduction(spec.elastic.reduction))
         refuse_scalers()
@@ -220,10 +222,14 @@ class RankProcess:
         seed_everything(mix(self._spec.elastic.seed))
         try:
             train(self.context)
-            self._finish()
+            end = self._finish()
             self._finished = True
+            timeouts = self._spec.elastic.timeouts
             # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
-            self.ledger.await_release(self._spec.elastic.timeouts.finish + self._spec.elastic.timeouts.recovery)
+            while not self.ledger.await_release(end.generation, timeouts.finish + timeouts.recovery):
+                # What was said in an earlier generation may be of before everybody went back.
+                end = replace(end, generation=self._generation())
+                self.say(end)
         except Rewound:
             self._finished = False
             return False
@@ -233,7 +239,13 @@ class RankProcess:
         spec = self._spec
         return RankContext(self, spec.config, spec.elastic, spec.seat, self.device, before)
 
-    def _finish(self) -> None:
+    def _generation(self) -> Generation:
+        """The newest that was opened to this rank, which is in the training loop."""
+        generation = self.ledger.transaction.generation
+        assert generation is not None
+        return generation
+
+    def _finish(self) -> Finished:
         run = self.context.run
         if run is None:
             raise LoopError("the training function returned without calling ctx.begin: there was no step to take")
@@ -246,17 +258,18 @@ class RankProcess:
             # The last state is worth some waiting; what cannot be written was told of.
             saver.finish(self._spec.elastic.timeouts.finish / 2)
         self.say(self.context.heartbeat(last=True))
-        self.say(
-            Finished(
-                self.incarnation,
-                self.context.weights_sha256(),
-                self.context.loss,
-                run.applied + 1,
-                self.context.computed,
-                self.context.metrics(),
-                self.context.state_sha256(),
-            )
+        end = Finished(
+            self.incarnation,
+            self._generation(),
+            self.context.weights_sha256(),
+            self.context.loss,
+            run.applied + 1,
+            self.context.computed,
+            self.context.metrics(),
+            self.context.state_sha256(),
         )
+        self.say(end)
+        return end
 
     def _raised(self, error: BaseException) -> Raised:
         run = self.context.run
@@ -339,6 +352,7 @@ class RankProcess:
             collective_timeout=timeouts.recovery if message.sources else timeouts.collective,
             build_timeout=timeouts.build,
             clients=self._clients,
+            board=self.board,
         )
 
     def _on_built(self, generation: Any, seconds: float) -> None:

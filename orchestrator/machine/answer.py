@@ -109,7 +109,7 @@ def answer(state: State, found: Scene, now: float) -> Answer:
     whole = len(found.left.whole)
     if found.lost == 0 and whole >= state.settings.minimum:
         return _going_on(state, found, "the same members form a new group")
-    if whole and (steps := _steps(state)) is not None and found.position.step >= steps:
+    if 0 < whole < state.settings.minimum and (steps := _steps(state)) is not None and found.position.step >= steps:
         return _going_on(state, found, "all steps are applied: nobody else is needed")
     facts = loss_facts(state, found, now)
     decision = state.settings.recovery.given(costs(state)).decide(facts)

@@ -154,8 +154,11 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             state, actions = verdicts.raised(state, incarnation, message)
             # It waits until it was heard: its controller may have died meanwhile.
             return state, actions if state.phase.ended else [*actions, Send(incarnation, Release())]
+        case Finished(generation=said) if state.world is None or said != state.world.generation:
+            # Everybody may have gone back since; if not, it says so again in the newest generation.
+            return state, []
         case Finished() if not state.is_member(incarnation):
-            # It went back to a saved state since, and has no place there.
+            # It has no place there.
             return state, []
         case Finished():
             state = changed(state, finishing=state.finishing or now)

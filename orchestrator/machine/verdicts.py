@@ -107,11 +107,15 @@ def finished(state: State, incarnation: str, message: Finished) -> tuple[State, 
 
 
 def succeed(state: State) -> tuple[State, list[Action]]:
-    """End with success once every living member has finished; nothing changes before."""
+    """End with success once every living member has finished and a whole replica is left; nothing changes before."""
     if state.unfinished or state.world is None:
         return state, []
     members = state.members
     if not members or any(rank.finished is None for rank in members):
+        return state, []
+    groups = state.world.groups.values()
+    if not any(all(member.incarnation in state.present for member in group) for group in groups):
+        # A part of the last state is gone with the lost ranks.
         return state, []
     ends = {str(rank.seat): rank.finished for rank in members if rank.finished is not None}
     digests = {seat: {"weights": end.weights_sha256, "state": end.state_sha256} for seat, end in ends.items()}

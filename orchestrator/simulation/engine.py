@@ -225,7 +225,8 @@ class Engine:
         assert self.training.world is not None
         steps = self.simulation.steps or 0
         self.training.interrupt(self.now)
-        self._say(Finished(name, "", 0.0, steps, 0) for name in self.training.world.incarnations)
+        world = self.training.world
+        self._say(Finished(name, world.generation, "", 0.0, steps, 0) for name in world.incarnations)
 
     def _say(self, messages: Iterable[Joined | Resumed | Finished]) -> None:
         """The living members say this, one after the other."""

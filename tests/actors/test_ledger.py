@@ -4,8 +4,8 @@ import threading
 import time
 
 import pytest
-from everstep.actors.messages import FromRank, Open, Prepare, StoreAddress
-from everstep.actors.rank.ledger import RecoveryTimeout, after
+from everstep.actors.messages import FromRank, Open, Prepare, Restore, StoreAddress
+from everstep.actors.rank.ledger import RecoveryTimeout, Rewound, after
 from everstep.actors.rank.transaction import ProtocolError, Verdict
 from everstep.conf.errors import CommunicatorError, LoopError
 from everstep.policies.world import Member, Position, Seat, Work, WorkKind, World
@@ -252,6 +252,30 @@ def test_waiting_has_an_end() -> None:
     with pytest.raises(RecoveryTimeout, match="should have ended this rank within"):
         bench.ledger.await_end(0.05)
     assert time.monotonic() - started < 5
+
+
+def test_who_has_finished_learns_of_every_later_generation() -> None:
+    bench = Bench()
+    bench.open(1)
+    assert bench.ledger.await_release(generation(1), 0.0), "nothing came, and its patience is over"
+    bench.ledger.prepare(Prepare(generation(2)))
+    assert bench.ledger.await_release(generation(1), 0.0), "what is only prepared changes nothing"
+    bench.open(2)
+    assert not bench.ledger.await_release(generation(1), 10.0)
+    assert bench.ledger.await_release(generation(2), 0.0)
+    bench.ledger.release()
+    assert bench.ledger.await_release(generation(1), 10.0)
+
+
+def test_who_has_finished_begins_anew_when_everybody_goes_back() -> None:
+    bench = Bench()
+    bench.open(1)
+    world = World(generation(2), (Member("me", Seat(0)),))
+    restore = Restore("storage", 3)
+    store = StoreAddress("host", 1, "root")
+    bench.ledger.open(Open(world, Position(3), {}, store, sources={"me": "me"}, restore=restore))
+    with pytest.raises(Rewound):
+        bench.ledger.await_release(generation(1), 10.0)
 
 
 # --- the race

@@ -198,7 +198,10 @@ class Script:
         return [
             action
             for rank in ranks
-            for action in self.hear(rank, Finished(name(rank), weights, 0.5, self.steps, 10, {"x": float(rank)}, state))
+            for action in self.hear(
+                rank,
+                Finished(name(rank), self.generation, weights, 0.5, self.steps, 10, {"x": float(rank)}, state),
+            )
         ]
 
     def fail_in(

@@ -117,7 +117,14 @@ class Liar:
         )
 
     def finished(self, who: str, state: State) -> FromRank:
-        return Finished(who, self.chance.choice("aab") if self.lies else "a", self.number(), self.count(), self.count())
+        return Finished(
+            who,
+            self.generation(state),
+            self.chance.choice("aab") if self.lies else "a",
+            self.number(),
+            self.count(),
+            self.count(),
+        )
 
     def serving(self, who: str, state: State) -> FromRank:
         """Any world that could travel: what is none cannot be decoded."""
@@ -293,7 +300,7 @@ def told(**fields: object) -> Report:
         (Ready("a", {}, 0), None),
         (Ready("a", {}, -1), "steps=-1"),
         (Raised("a", NOWHERE, None, (), "", "", ""), "it is at step -1, unit 0, attempt 0"),
-        (Finished("a", "", nan, 5, -1), "computed=-1"),
+        (Finished("a", Generation(1, 1), "", nan, 5, -1), "computed=-1"),
         (Joined("a", Generation(1, 1), -1.0), None),
     ],
 )  # fmt: skip

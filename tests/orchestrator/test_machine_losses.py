@@ -1,7 +1,7 @@
 """Lost nodes, waiting for capacity, going back to what was saved, and replicas of several ranks."""
 
 import pytest
-from everstep.actors.messages import Hello, Hold, Restore
+from everstep.actors.messages import Finished, Hello, Hold, Restore
 from everstep.orchestrator.machine.events import (
     Ended,
     Heard,
@@ -14,6 +14,7 @@ from everstep.orchestrator.machine.events import (
     Send,
     StartRank,
 )
+from everstep.orchestrator.machine.state import Standing
 from everstep.orchestrator.view import Phase
 from everstep.policies.placement import Node
 from everstep.policies.recovery import Auto, RecoveryPolicy, Restart, Shrink, Swap
@@ -261,3 +262,23 @@ def test_one_step_earlier_too_few_wait_for_others() -> None:
     for rank in (0, 1):
         script.report(rank, Position(script.steps - 1), begun=False)
     assert script.look.phase is Phase.WAITING
+
+
+def test_a_rank_that_had_finished_before_all_went_back_has_not_finished() -> None:
+    """Half of the only replica is lost after the last step, and with it half of the state."""
+    script = Script(ranks=2, size=2, spares=1, recovery=Restart()).boot()
+    script.happen(Saved("storage", 3))
+    early = Finished(name(0), script.generation, "weights", 0.5, script.steps, 10)
+    script.hear(0, early)
+    assert script.standing(0) is Standing.FINISHED
+    script.end(1)
+    script.report(0, Position(script.steps), begun=False)
+    restore = opened(script).restore
+    assert restore is not None
+    assert (restore.source, restore.step) == ("storage", 3)
+    before = script.state
+    assert script.hear(0, early) == []
+    assert script.state == before
+    assert script.standing(0) is Standing.MEMBER
+    script.finish(0, 2)
+    assert script.look.phase is Phase.SUCCEEDED

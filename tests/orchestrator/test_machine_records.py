@@ -188,7 +188,9 @@ class Ranks:
                 self.histories[rank].add(record_of(self.applied[rank]))
                 self.applied[rank] += 1
             self.script.happen(Heard(name(rank), self.beat(rank, last=True)))
-            self.script.happen(Heard(name(rank), Finished(name(rank), "weights", 0.5, STEPS, 10)))
+            self.script.happen(
+                Heard(name(rank), Finished(name(rank), self.script.generation, "weights", 0.5, STEPS, 10))
+            )
 
 
 @settings(max_examples=300, deadline=None)

@@ -62,10 +62,9 @@ def is_stale(event: Event, state: State) -> bool:
     match event.message:
         case Report(abandons=of, promised=promised):
             return of < state.world.generation and (promised is None or promised <= state.world.generation)
-        case Joined(generation=of) | Resumed(generation=of):
+        case Joined(generation=of) | Resumed(generation=of) | Finished(generation=of):
             return of < state.world.generation
-        case Heartbeat() | Finished():
-            # Whoever goes back to a saved state finishes once more.
+        case Heartbeat():
             return False
     # Whoever says these says them once in its life.
     return True

@@ -1,6 +1,7 @@
 """The training thread of a simulated rank. It mirrors the real loop and engine; what it yields is what it waits for."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....actors.messages import Finished, Raised, Ready, Resumed
@@ -93,9 +94,15 @@ class Training:
             yield simulation.chance.long() if simulation.chance.of(0.3) else simulation.chance.short()
             if work.kind is WorkKind.TRAINING:
                 self.history.append((step, work))
-        rank.say(Finished(rank.name, str(self.history), 0.0, simulation.loop.steps, 0))
         self.untorn, self.stage = self._transaction.position, "finished"
-        simulation.faults.strike("finished", rank)
+        while (generation := self._transaction.generation) is not None:
+            rank.say(Finished(rank.name, generation, str(self.history), 0.0, simulation.loop.steps, 0))
+            simulation.faults.strike("finished", rank)
+            # Whoever opens a later one needs to hear it there.
+            yield partial(self._is_over, generation)
+
+    def _is_over(self, generation: Generation) -> bool:
+        return self._transaction.generation != generation
 
     # --- state
 

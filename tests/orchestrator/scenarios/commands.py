@@ -251,7 +251,7 @@ def _raises(
 
 @_says(_RANKS + r" finish(?:es)?(?: with (?P<weights>\w+))?")
 def _finishes(stage: Stage, rank: int, weights: str | None) -> None:
-    stage.hear(rank, Finished(name(rank), weights or "weights", 0.5, stage.steps, 10, {}, "state"))
+    stage.hear(rank, Finished(name(rank), stage.generation, weights or "weights", 0.5, stage.steps, 10, {}, "state"))
 
 
 @_says(r"fault (?P<fault>\w+) fires on " + _RANKS)

@@ -145,7 +145,8 @@ class Stage:
         Raises:
             ValueError: none was opened.
         """
-        if self.state.world is None:
+        world = self.state.world or (self.state.adoption and self.state.adoption.world)
+        if not world:
             raise ValueError("there is no generation yet")
         return self.state.world.generation
 
