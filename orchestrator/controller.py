@@ -273,7 +273,7 @@ class Controller:
         if self._vaults is not None and not begun and self._state.world is not None:
             self._state, actions = self._checked(self._vaults, before, actions, now)
         if isinstance(event, TookOver):
-            before = inherited(before, event.past)
+            before = inherited(before, event.past, now - event.at)
         if self._state.phase is Phase.SUCCEEDED and before.phase is not Phase.SUCCEEDED:
             # Nobody may be let go before the numbers of the last steps are written down.
             self._last = [*note(before, self._state), *actions]

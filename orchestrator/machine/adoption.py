@@ -40,7 +40,9 @@ Step = tuple[State, list[Action]]
 
 def take_over(state: State, past: Past, living: frozenset[str] | None, at: float, now: float) -> Step:
     """Begin with what the journals say, and wait for the ranks."""
-    state = changed(inherited(state, past), phase=Phase.ADOPTING, started=now, serial=len(state.settings.ranks))
+    state = changed(
+        inherited(state, past, now - at), phase=Phase.ADOPTING, started=now, serial=len(state.settings.ranks)
+    )
     facts = {"earlier generation": past.generation, "ranks": len(past.ranks), "ended": past.ending is not None}
     record = Record("taken over", facts=facts)
     if past.ending is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ...actors.node.vault_messages import VAULT
+from ...policies.quarantine import Ledger, NodeRecord
 from ...policies.values import changed as with_fields
 from .events import Record
 from .look import metrics
@@ -24,8 +25,12 @@ _PLAIN = (
 _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
 
 
-def inherited(state: State, past: Past) -> State:
-    """A new state with what earlier lives have noted."""
+def inherited(state: State, past: Past, shift: float = 0.0) -> State:
+    """A new state with what earlier lives have noted.
+
+    Args:
+        shift: from seconds since the epoch to this life's clock.
+    """
     kept = (
         "first_cause",
         "decision",
@@ -41,7 +46,8 @@ def inherited(state: State, past: Past) -> State:
         "sources",
     )
     target = state.settings.replicas if past.target is None else past.target
-    return with_fields(state, target=target, **{name: getattr(past, name) for name in kept})
+    failures = Ledger({node: with_fields(held, at=held.at + shift) for node, held in past.failures.items()})
+    return with_fields(state, target=target, failures=failures, **{name: getattr(past, name) for name in kept})
 
 
 def note(before: State, after: State) -> list[Record]:
@@ -54,6 +60,8 @@ def note(before: State, after: State) -> list[Record]:
     for name in _GROWING:
         if new[name] is not old[name]:
             changed[name] = new[name][len(old[name]) :]
+    if fell := _fallen(before, after):
+        changed["failures"] = fell
     if (guessed := _guessed(after)) != _guessed(before):
         changed["guessed"] = guessed
     if after.phase.ended and not before.phase.ended:
@@ -68,6 +76,14 @@ def _lasting(name: str, value: object) -> object:
         return value
     assert isinstance(value, Mapping)
     return {source: step for source, step in value.items() if source != VAULT}, VAULT in value
+
+
+def _fallen(before: State, after: State) -> dict[str, NodeRecord]:
+    """Nodes that have failed."""
+    if after.failures is before.failures:
+        return {}
+    known = before.failures.records
+    return {node: held for node, held in after.failures.records.items() if held != known.get(node)}
 
 
 def _guessed(state: State) -> bool:

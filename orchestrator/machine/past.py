@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...actors.messages import Raised
+from ...policies.quarantine import NodeRecord
 from ...policies.world import Position, Seat
 from ..view import RecoveryRecord
 
@@ -74,6 +75,7 @@ class Past:
         generation: the newest one that was heard of, as ``term.number``; empty if none was.
         guessed: whether no death explains the cause of the recovery that was under way.
         target: replicas that there should be; None if nobody has changed that.
+        failures: what is remembered of the failures of nodes, with times in seconds since the epoch.
     """
 
     ranks: Mapping[str, KnownRank] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Past:
     poison: Mapping[int, frozenset[int]] = field(default_factory=dict)
     leaving: Mapping[str, Position | None] = field(default_factory=dict)
     draining: frozenset[str] = frozenset()
+    failures: Mapping[str, NodeRecord] = field(default_factory=dict)
     saved: Mapping[str, int] = field(default_factory=dict)
     cadence: Mapping[str, str] = field(default_factory=dict)
     setbacks: int = 0
@@ -108,6 +111,9 @@ def fold(entries: Iterable[Mapping[str, Any]]) -> Past:
             case "memory":
                 read: dict[str, Any] = {name: READ[name](entry[name], past) for name in READ if name in entry}
                 past = replace(past, **read)
+                # A line is written when it happens.
+                fell = {node: NodeRecord(at=entry["time"], **held) for node, held in entry.get("failures", {}).items()}
+                past = replace(past, failures={**past.failures, **fell})
             case "taken over" if not entry.get("ended"):
                 # It went on: whatever an earlier life decides afterwards is decided too late.
                 past = replace(past, ending=None)
@@ -157,6 +163,11 @@ def _raised(said: Mapping[str, Any]) -> Raised:
     return Raised(**{**said, "position": Position(**said["position"]), "samples": tuple(said["samples"])})
 
 
+def _untimed(record: NodeRecord) -> dict[str, object]:
+    """The time is that of the line."""
+    return {name: value for name, value in asdict(record).items() if name != "at"}
+
+
 def _place(text: str) -> Position:
     return Position(*map(int, text.split("/")))
 
@@ -190,6 +201,7 @@ WRITE: Mapping[str, Callable[[Any], object]] = {
     "poison": lambda held: {str(step): sorted(indices) for step, indices in held.items()},
     "leaving": lambda held: {name: place and _text(place) for name, place in held.items()},
     "draining": sorted,
+    "failures": lambda new: {node: _untimed(held) for node, held in new.items()},
     "saved": dict,
     "cadence": dict,
     "ending": asdict,

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from everstep.orchestrator.machine.events import Event, Record, StartRank
+from everstep.orchestrator.machine.asking import avoided
+from everstep.orchestrator.machine.events import Event, Record, StartRank, TookOver
 from everstep.orchestrator.machine.look import look
 from everstep.orchestrator.machine.memory import inherited, note
 from everstep.orchestrator.machine.past import Ending, Past, fold
@@ -13,9 +14,13 @@ from everstep.orchestrator.machine.state import State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.simulation.protocol import controllers
 from everstep.orchestrator.simulation.protocol.simulation import Simulation
+from everstep.policies.quarantine import NodeEvent
+from everstep.policies.values import changed
 from everstep.policies.world import Seat
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from .machine_script import Script
 
 KEPT = (
     "cadence",
@@ -29,7 +34,7 @@ KEPT = (
     "raised",
     "poison",
     "draining",
-    "saved",
+    "failures", "saved",
 )  # fmt: skip
 
 
@@ -112,3 +117,38 @@ def test_entries_of_nobody_are_passed_over() -> None:
     assert fold([{"what": "something new", "time": 1.0}, {"time": 2.0}]) == Past()
     (known,) = fold([{"what": "rank asked for", "incarnation": "a", "seat": "1.0"}]).ranks.values()
     assert known.seat == Seat(1)
+
+
+def test_nodes_that_failed_under_an_earlier_controller_are_kept_out_by_a_later_one() -> None:
+    """Its clock is another one: what counts is how long ago it was."""
+    writer = Writer()
+    life = Script(ranks=5, replaces=True).start()
+    epoch = 1.7e9
+    for rank in range(5):
+        life.greet(rank, node=f"node-{rank}")
+    life.ready(*range(5))
+    before = life.state
+    for seconds in (0.0, 100.0, 200.0):
+        life.now += seconds
+        event = NodeEvent("node-1", "it broke")
+        after = changed(before, failures=before.settings.quarantine.record(before.failures, event, life.now))
+        writer.keep(before, after, [], epoch + life.now)
+        before = after
+    assert avoided(before, life.now) == {"node-1"}
+    past = writer.past()
+    later = State(changed(before.settings, term=2))
+    state, _ = advance(later, TookOver(past, None, epoch + life.now + 10.0), 7.0)
+    state = changed(state, ranks=before.ranks)
+    assert avoided(state, 7.0) == avoided(before, life.now + 10.0) == {"node-1"}
+    held = state.failures.records["node-1"]
+    assert (held.failures, held.last, held.kept_out) == (3, "it broke", True)
+    assert held.at == pytest.approx(-3.0)
+    # It is forgiven as early as if nobody had taken over.
+    forgiven = 4800.0
+    assert avoided(state, 7.0 + forgiven) == avoided(before, life.now + 10.0 + forgiven) == frozenset()
+    # And nothing of it is written once more.
+    assert note(inherited(later, past, 7.0 - epoch - life.now - 10.0), state) == []
+
+
+def test_a_journal_that_says_nothing_of_failures_is_read() -> None:
+    assert fold([{"what": "memory", "time": 1.0, "decision": "wait"}]) == Past(decision="wait")

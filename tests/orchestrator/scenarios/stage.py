@@ -71,7 +71,7 @@ class Stage:
         before = self.state
         self.state, actions = self.advance(before, event, self.now)
         if isinstance(event, TookOver):
-            before = inherited(before, event.past)
+            before = inherited(before, event.past, self.now - event.at)
         self.archive.keep(before, self.state, actions, self.now)
         self._answered += [(self.now, action) for action in actions]
         self._events.append(event)
@@ -148,7 +148,7 @@ class Stage:
         world = self.state.world or (self.state.adoption and self.state.adoption.world)
         if not world:
             raise ValueError("there is no generation yet")
-        return self.state.world.generation
+        return world.generation
 
     @property
     def training(self) -> Work:
