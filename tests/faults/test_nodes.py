@@ -14,15 +14,15 @@ import psutil
 import pytest
 import ray
 from everstep import connect
+from everstep.actors.node.vault_messages import PREFIX
 from everstep.benchmarks.raylets import raylets
 from everstep.orchestrator.drivers import RayDriver
-from everstep.orchestrator.names import NAMESPACE, controller_name
+from everstep.orchestrator.names import NAMESPACE, controller_name, rank_name
 from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
 from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .harness import Outcome, assert_as_if_undisturbed, open_gate, plan_of, read
 
@@ -37,20 +37,6 @@ def cluster() -> Iterator[Cluster]:
         yield held
 
 
-def at(node: str, soft: bool = False) -> NodeAffinitySchedulingStrategy:
-    return NodeAffinitySchedulingStrategy(node, soft=soft)
-
-
-def here() -> str:
-    return str(ray.get_runtime_context().get_node_id())
-
-
-def knows(node: str) -> None:
-    """Return when this node sends there what belongs there."""
-    while ray.get(ray.remote(here).options(num_cpus=0, scheduling_strategy=at(node, soft=True)).remote()) != node:
-        pass
-
-
 class Node:
     """A node with room for two ranks, beside the head that has room for two more."""
 
@@ -59,9 +45,6 @@ class Node:
         self._held = cluster.add_node(num_cpus=2)
         self.id: str = self._held.node_id
         self.raylet = psutil.Process(self._held.all_processes["raylet"][0].process.pid)
-        # What it does not know of yet it takes for gone, and would start a controller that belongs there itself.
-        head = ray.get_runtime_context().get_node_id()
-        ray.get(ray.remote(knows).options(num_cpus=0, scheduling_strategy=at(self.id)).remote(head), timeout=60.0)
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -84,12 +67,10 @@ def node(cluster: Cluster) -> Iterator[Node]:
     held.remove()
 
 
-def ends_with(node: Node, run: str) -> None:
-    """Leave it, if Ray has put the controller on the node that is to be hit: it does so while a node is new to it."""
+def home(run: str) -> str:
+    """The node that the controller of a run lives on."""
     actors = ray._private.state.actors().values()
-    homes = {held["Address"]["NodeID"] for held in actors if held["Name"] == controller_name(run)}
-    if node.id in homes:
-        pytest.skip("Ray has put the controller on the node that is to be hit")
+    return next(str(held["Address"]["NodeID"]) for held in actors if held["Name"] == controller_name(run))
 
 
 class Happening:
@@ -167,7 +148,7 @@ def test_a_killed_raylet_takes_everybody_with_it(undisturbed: Outcome, tmp_path:
     ended: list[psutil.Process] = []
 
     def kill(happening: Happening) -> None:
-        ends_with(node, tmp_path.name)
+        assert home(tmp_path.name) == ray.get_runtime_context().get_node_id(), "a new node has taken the controller"
         victims = node.processes[1:]
         assert busy in victims
         os.kill(happening.pids(node.id)[0], signal.SIGSTOP)
@@ -196,7 +177,7 @@ def test_a_node_that_stops_and_comes_back_finds_itself_shut_out(
     saved = tmp_path / "kept" / "checkpoints"
 
     def stop(happening: Happening) -> None:
-        ends_with(node, tmp_path.name)
+        assert home(tmp_path.name) == ray.get_runtime_context().get_node_id(), "a new node has taken the controller"
         stopped[:] = node.processes
         for process in stopped:
             process.suspend()
@@ -233,7 +214,19 @@ def test_a_node_that_stops_and_comes_back_finds_itself_shut_out(
 
 
 def test_a_node_that_ray_drains_is_left_before_its_deadline(undisturbed: Outcome, tmp_path: Path, node: Node) -> None:
-    """Its ranks finish their step, and it is no failure. Nor is it one that its sentinel is killed before that."""
+    """Its ranks finish their step, and it is no failure. Nor is it one that its sentinel is killed before that.
+
+    Its vault goes when others have what it held.
+    """
+
+    def vaults() -> list[int]:
+        prefix, actors = rank_name(tmp_path.name, PREFIX), ray._private.state.actors().values()
+        there = [held for held in actors if held["Name"].startswith(prefix) and held["State"] == "ALIVE"]
+        return [held["Pid"] for held in there if held["Address"]["NodeID"] == node.id]
+
+    def saved(happening: Happening) -> bool:
+        assert happening.state is not None
+        return all_wait(happening) and "with 2 copies" in happening.state.snapshots and len(vaults()) == 1
 
     def kill(happening: Happening) -> None:
         (pid,) = [entry["pid"] for entry in happening.told("sentinel up") if entry["node"] == node.id]
@@ -255,7 +248,7 @@ def test_a_node_that_ray_drains_is_left_before_its_deadline(undisturbed: Outcome
 
     def left(happening: Happening) -> bool:
         assert happening.state is not None
-        return node.id not in {member.node for member in happening.state.members}
+        return node.id not in {member.node for member in happening.state.members} and not vaults()
 
     def go_on(happening: Happening) -> None:
         ranks = [psutil.Process(pid) for pid in happening.pids(node.id) if psutil.pid_exists(pid)]
@@ -263,8 +256,8 @@ def test_a_node_that_ray_drains_is_left_before_its_deadline(undisturbed: Outcome
         assert not alive
         open_gate(tmp_path, LATER)
 
-    parts = ((all_wait, kill), (replaced, drain), (told, lambda _: open_gate(tmp_path, GATE)), (left, go_on))
-    outcome = drive(tmp_path, Happening(tmp_path, *parts))
+    parts = ((saved, kill), (replaced, drain), (told, lambda _: open_gate(tmp_path, GATE)), (left, go_on))
+    outcome = drive(tmp_path, Happening(tmp_path, *parts), snapshot_every=1)
     assert_as_if_undisturbed(outcome, undisturbed, [], lost=2)
     (draining,) = entries(outcome, "draining")
     assert str(draining["reason"]).startswith("Ray drains it, and ends it in ")
