@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from everstep.actors.messages import Heartbeat, Hello, Open, Prepare, Ready, Report
 from everstep.conf.elastic import Timeouts
 from everstep.orchestrator.machine import events
+from everstep.orchestrator.machine.memory import note
 from everstep.orchestrator.machine.state import Settings, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.recovery import recovery_policy
@@ -17,6 +18,8 @@ from everstep.policies.workload import Balanced
 from everstep.policies.world import Generation, Position, Work, WorkKind
 
 _AT = Position(1000)
+# Reports that wait when the controller comes to read them; a few milliseconds' worth.
+_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,8 @@ class Planned:
 
     Attributes:
         notice: the end of the rank, up to the words that ask everybody to report.
-        reports: all of them but the last.
-        plan: the last report, which brings the plan and the messages that open the new generation.
+        reports: all of them but the last thousand.
+        plan: the last thousand, which bring the plan and the messages that open the new generation.
         opened: such messages.
         peak_gib: largest memory of the process so far.
     """
@@ -61,7 +64,7 @@ def _plan_after_a_loss(ranks: int, size: int, quota: int) -> Planned:
     members = state.world.incarnations
     lost = members[len(members) // 2]
     began = time.process_time()
-    state, actions = advance(state, events.Ended(lost, "killed"), 1.0)
+    state, actions = _taken(state, events.Ended(lost, "killed"))
     noticed = time.process_time()
     asked = [action for action in actions if isinstance(action, events.Send) and isinstance(action.message, Prepare)]
     heard = [
@@ -70,14 +73,28 @@ def _plan_after_a_loss(ranks: int, size: int, quota: int) -> Planned:
         if isinstance(action.message, Prepare)
     ]
     ready = time.process_time()
-    for message in heard[:-1]:
-        state, _ = advance(state, message, 1.1)
+    # As the controller does: what came while the last ones were read is one event.
+    *batches, last = _batched(heard, _AT_ONCE)
+    for batch in batches:
+        state, _ = _taken(state, events.Reports(batch))
     reported = time.process_time()
-    state, actions = advance(state, heard[-1], 1.1)
+    state, actions = _taken(state, events.Reports(last))
     opened = time.process_time()
     opens = sum(isinstance(action, events.Send) and isinstance(action.message, Open) for action in actions)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return Planned(noticed - began, reported - ready, opened - reported, opens, peak)
+
+
+def _taken(state: State, event: events.Event) -> tuple[State, list[events.Action]]:
+    """With the lines that the controller would write into its journal."""
+    after, actions = advance(state, event, 1.0)
+    return after, [*note(state, after), *actions]
+
+
+def _batched(heard: Sequence[events.Heard], size: int) -> Iterator[tuple[events.Heard, ...]]:
+    """So many at a time."""
+    for first in range(0, len(heard), size):
+        yield tuple(heard[first : first + size])
 
 
 def _training(ranks: int, size: int, work: Work) -> State:

@@ -11,6 +11,7 @@ from ..actors.node.vault_messages import VAULT
 from ..conf.elastic import ElasticConfig
 from .checkpoints import Checkpoints
 from .cluster import Cluster
+from .inbox import Inbox
 from .journal import Journal
 from .machine.events import (
     Action,
@@ -81,7 +82,7 @@ class Controller:
         self._tenure = cluster.tenure
         self._journal = journal
         self._past = past
-        self._events: asyncio.Queue[Event | Deposed] = asyncio.Queue()
+        self._events = Inbox()
         self._publisher = Publisher(sinks, self._warn, self._tenure.holds)
         self._checkpoints = checkpoints
         self._elastic = elastic if elastic is not None and elastic.snapshots else None

@@ -181,7 +181,8 @@ def _perhaps(state: State, now: float, actions: list[Action]) -> Step:
 def _go_on(state: State, now: float) -> Step:
     adoption = state.adoption
     assert adoption is not None
-    state = changed(state, adoption=None)
+    coming = names(rank.incarnation for rank in state.living if rank.ready is None)
+    state = changed(state, adoption=None, coming=coming)
     if adoption.world is None:
         return _start_on(state, adoption, now)
     return _train_on(state, adoption, adoption.world, now)
@@ -209,7 +210,8 @@ def _start_on(state: State, adoption: Adoption, now: float) -> Step:
         for name, seat in zip(settings.ranks, wanted, strict=False)
         if seat not in taken
     ]
-    state = changed(state, ranks=state.ranks.update({rank.incarnation: rank for rank in fresh}))
+    asked = {rank.incarnation: rank for rank in fresh}
+    state = changed(state, ranks=state.ranks.update(asked), coming=state.coming.update(names(asked)))
     actions: list[Action] = [StartRank(rank.incarnation, rank.seat) for rank in fresh]
     parked = names(rank.incarnation for rank in state.living if rank.seat is None and rank.ready)
     state = changed(state, phase=Phase.STARTING, started=now, parked=parked)

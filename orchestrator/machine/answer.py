@@ -1,6 +1,6 @@
 """How the world goes on: what the reports say, what the recovery policy makes of it, and who is in the next world."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...actors.messages import Report, Restore
@@ -8,6 +8,7 @@ from ...policies.recovery import RecoveryDecision
 from ...policies.remedies import LossFacts, Remedy
 from ...policies.world import Position, Work, WorkKind, World
 from .measured import costs
+from .reporting import Alike
 from .roster import Left, Parked, Roster, anew, completed, joined, left_of, restored, survivors
 from .state import Standing, State
 
@@ -22,6 +23,7 @@ class Scene:
 
     Attributes:
         reports: themselves, by incarnation.
+        groups: who stands where.
         position: first undecided position.
         work: what is under way there, None if nobody has come to it.
         released: members that were to leave and have nothing left to do.
@@ -30,6 +32,7 @@ class Scene:
     """
 
     reports: Mapping[str, Report]
+    groups: Sequence[Alike]
     position: Position
     work: Work | None
     released: tuple[str, ...]
@@ -70,22 +73,15 @@ class Answer:
     deadline: float = 0.0
 
 
-def reported(state: State, world: World) -> dict[str, Report]:
-    """What living members of a world have said when they gave it up, in the order of their seats."""
-    held = (state.ranks[name] for name in world.names)
-    said = ((rank.incarnation, rank.report) for rank in held if rank.standing.living)
-    return {name: report for name, report in said if report and report.abandons == world.generation}
-
-
-def scene(state: State, old: World, reports: Mapping[str, Report]) -> Scene:
+def scene(state: State, old: World, reports: Mapping[str, Report], groups: Sequence[Alike]) -> Scene:
     """Read the reports; every living member of the old world has made one."""
-    lacking = {name for name, held in reports.items() if held.lacks}
+    lacking = {name for said in groups if said.lacks for name in said.names}
     # Whoever lacks the state may not even have heard that others have gone back.
-    position = max({held.position for held in reports.values() if not held.lacks}, default=None)
+    position = max((said.position for said in groups if not said.lacks), default=None)
     if position is None:
         # Nobody is left who could say it: this is what was heard last.
         position = max(state.ranks[name].position for name in old.names)
-    there = (held.work for held in reports.values() if held.position == position and held.work is not None)
+    there = (said.work for said in groups if said.position == position and said.work is not None)
     released = _released(state, old, reports, position)
     if released:
         # They did not die: it is as if they had never been there.
@@ -96,6 +92,7 @@ def scene(state: State, old: World, reports: Mapping[str, Report]) -> Scene:
     spares = [*sorted(lacking.difference(released)), *ready]
     return Scene(
         reports,
+        groups,
         position,
         next(there, None),
         released,
@@ -121,7 +118,7 @@ def loss_facts(state: State, found: Scene, now: float) -> LossFacts:
     recovery, settings, size = state.recovery, state.settings, state.settings.ranks_per_replica
     assert recovery is not None
     left = found.left
-    starting = sum(rank.standing is Standing.STARTING for rank in state.ranks.values())
+    starting = sum(state.ranks[name].standing is Standing.STARTING for name in state.coming)
     steps, step = _steps(state), found.position.step
     microbatches = found.work.microbatches if found.work else 1
     broken = [frozenset(range(size)) - {member.seat.coordinate for member in there} for there in left.broken.values()]
@@ -207,7 +204,7 @@ def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: fl
 def _worth_waiting(state: State, now: float) -> float:
     """Seconds for which ranks that start are still waited for when everybody was lost: they hold nobody up."""
     assert state.recovery is not None
-    if not any(rank.standing is Standing.STARTING for rank in state.ranks.values()):
+    if not any(state.ranks[name].standing is Standing.STARTING for name in state.coming):
         return 0.0
     return (state.recovery.waiting or now) + _LATE * costs(state).restart - now
 

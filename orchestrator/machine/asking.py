@@ -25,7 +25,8 @@ def ask(state: State, now: float) -> tuple[State, list[Action]]:
     for node in _places(state, missing, avoid):
         name = f"{state.serial:04d}-{settings.lives}"
         rank = Rank(name, asked=now, last_heard=now)
-        state = changed(state, serial=state.serial + 1, ranks=state.ranks.set(name, rank))
+        ranks, asked = state.ranks.set(name, rank), state.coming.set(name, None)
+        state = changed(state, serial=state.serial + 1, ranks=ranks, coming=asked)
         actions.append(StartRank(name, None, avoid, node))
     return state, actions
 

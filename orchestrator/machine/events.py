@@ -41,6 +41,13 @@ class Heard:
 
 
 @dataclass(frozen=True)
+class Reports:
+    """Reports that were heard one right after the other; they mean what they would mean one by one."""
+
+    heard: tuple[Heard, ...]
+
+
+@dataclass(frozen=True)
 class Ended:
     """The process of a rank or a sentinel is gone, or its connection broke; ``cause`` is one line."""
 
@@ -164,6 +171,7 @@ Event = (
     Started
     | TookOver
     | Heard
+    | Reports
     | Ended
     | Refused
     | StoreOpened

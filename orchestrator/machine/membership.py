@@ -37,6 +37,7 @@ def start(state: State, now: float) -> Step:
         serial=len(ranks),
         target=settings.replicas,
         awaited=names(settings.ranks[:seated]),
+        coming=names(settings.ranks),
         started=now,
     )
     return state, actions
@@ -59,7 +60,7 @@ def ready(state: State, incarnation: str, message: Ready, now: float) -> Step:
         # A controller that took over knows it from what it serves, before it says this again.
         return state.rank(incarnation, ready=message), []
     state = state.rank(incarnation, ready=message, standing=Standing.READY, start_s=now - rank.asked)
-    state = changed(state, awaited=without(state.awaited, incarnation))
+    state = changed(state, awaited=without(state.awaited, incarnation), coming=without(state.coming, incarnation))
     if rank.seat is not None and state.world is None:
         # Whoever is not the last one changes nothing, and need not look at all others.
         return (state, []) if state.awaited else try_open(state, now)

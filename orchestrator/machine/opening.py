@@ -1,13 +1,14 @@
 """The message that opens a generation, and what the machine remembers of it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 
-from ...actors.messages import Hold, Open, Release, Report, Restore, StoreAddress
+from ...actors.messages import Hold, Open, Release, Restore, StoreAddress
 from ...policies.values import changed
 from ...policies.world import Generation, Position, World
 from ..view import Phase
 from .answer import Answer, Scene
 from .events import Action, Record, Send
+from .reporting import Alike
 from .roster import Roster, restored
 from .sharing import Shared, share
 from .sources import went_back
@@ -77,11 +78,11 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
         recovery,
         opened=now,
         waiting=0.0,
-        step=min({held.position.step for held in reports.values()}, default=position.step),
+        step=min((said.position.step for said in found.groups), default=position.step),
         lost=(*recovery.lost, *gone),
         lost_microbatches=tuple(sorted({*recovery.lost_microbatches, *shared.lost})),
         unbuilt=state.present,
-        pending=state.unfinished if chosen.anew else _behind(state.unfinished, reports, position),
+        pending=state.unfinished if chosen.anew else _behind(state.unfinished, found.groups, position),
         stamps={"reported": recovery.stamps.get("reported", now), "opened": now},
         reason=chosen.reason,
     )
@@ -184,12 +185,13 @@ def _leaving(state: State, world: World) -> frozenset[str]:
     return frozenset(member.incarnation for member in world.members if member.seat.replica in replicas)
 
 
-def _behind(unfinished: Names, reports: Mapping[str, Report], position: Position) -> Names:
+def _behind(unfinished: Names, groups: Iterable[Alike], position: Position) -> Names:
     """Those who have yet to decide something: whoever is ahead has decided what the others are about to follow."""
-    there = [held for held in reports.values() if not held.lacks]
-    if all(held.position == position for held in there):
+    there = [said for said in groups if not said.lacks]
+    if all(said.position == position for said in there):
         return unfinished
-    for held in there:
-        if held.position == position:
-            unfinished = without(unfinished, held.incarnation)
+    for said in there:
+        if said.position == position:
+            for name in said.names:
+                unfinished = without(unfinished, name)
     return unfinished

@@ -5,18 +5,16 @@ change; a new loss before the new generation is open only shortens the list of r
 begins again at ``prepare`` under the next number.
 """
 
-from itertools import groupby
-from operator import attrgetter
-
 from ...actors.messages import Joined, Prepare, Report, Resumed
 from ...policies.values import changed
 from ...policies.workload import Contradiction
 from ...policies.world import Generation, World
 from ..view import Phase, RecoveryRecord
-from .answer import Answer, answer, reported, scene
+from .answer import Answer, answer, scene
 from .asking import ask
 from .events import Action, Record, Send
 from .opening import hold, open_next
+from .reporting import alike, reported
 from .state import Recovery, State, without
 from .verdicts import begun, fail, fence, succeed, unconfirmed
 
@@ -103,13 +101,12 @@ def plan(state: State, now: float) -> tuple[State, list[Action]]:
     old = state.world
     assert old is not None
     reports = reported(state, old)
-    # They mostly say the same.
-    for _, alike in groupby(reports.values(), key=attrgetter("position", "work")):
-        said = next(alike)
-        state, ending = begun(state, said.incarnation, said.position, said.work)
+    groups = alike(reports)
+    for said in groups:
+        state, ending = begun(state, said.names[0], said.position, said.work)
         if ending:
             return state, ending
-    found = scene(state, old, reports)
+    found = scene(state, old, reports, groups)
     if found.lost == 0 and not recovery.planned and not recovery.waiting:
         state, actions, again = _deathless(state, now)
         if state.phase.ended or again:

@@ -45,7 +45,15 @@ def share(
         sources: members that take up the position with nothing done, whatever they have reported.
         speeds: microbatches per second by replica, for a policy that goes by them.
     """
-    there = {name: held for name, held in reports.items() if held.position == position and held.work is not None}
+    step, unit, attempt = position.step, position.unit, position.attempt
+    there = {
+        name: held
+        for name, held in reports.items()
+        if held.work is not None
+        and held.position.step == step
+        and held.position.unit == unit
+        and held.position.attempt == attempt
+    }
     work = next((held.work for held in there.values()), None)
     if work is None:
         # Whoever comes to it plans for itself, in the new world.
@@ -54,23 +62,22 @@ def share(
     replicas = {replica: tuple(one.incarnation for one in group) for replica, group in world.groups.items()}
     for name in sources:
         there.pop(name, None)
-    progress = {
-        replica: _progress([there[name] for name in names if name in there]) for replica, names in replicas.items()
-    }
+    said = {replica: [there[name] for name in names if name in there] for replica, names in replicas.items()}
+    progress = {replica: _progress(reports) for replica, reports in said.items()}
     held = progress.values()
     kept = frozenset[int]().union(*(one.done for one in held), *(one.owed for one in held))
     # What a survivor would have begun by itself is given out too, but it is not lost.
     fresh = [
         replica
         for replica, names in replicas.items()
-        if there.keys().isdisjoint(names) and not any(name in sources for name in names)
+        if not said[replica] and not any(name in sources for name in names)
     ]
     planned = _planned(state, policy, work) if fresh else {}
     coming = {replica: frozenset(planned.get(replica, ())) - kept for replica in fresh}
     if not policy.exact:
         # It gives nothing out, and is to drop only what the dead had.
         progress |= {replica: Progress(owed=indices) for replica, indices in coming.items()}
-    leavers = {replica for replica, names in replicas.items() if any(name in leaving for name in names)}
+    leavers = {member.seat.replica for name in leaving if (member := world.member(name)) is not None}
     idle = {replica for replica in leavers if progress[replica] == Progress()}
     assignment = policy.given(speeds).extend(
         {each: held for each, held in progress.items() if each not in idle}, work.microbatches
@@ -98,9 +105,11 @@ def _progress(reports: Sequence[Report]) -> Progress:
     """What a replica has, after what those of its ranks say that have come to the position."""
     if not reports:
         return Progress()
-    # They mostly say the same.
-    done, owed = {held.done for held in reports}, {held.owed for held in reports}
-    kept = frozenset.intersection(*done)
     # One of them may never have heard of what the others repeat; it has nothing then.
     repeats = next((held.repeats for held in reports if held.repeats is not None), None)
-    return Progress(kept, frozenset().union(*done, *owed) - kept, repeats)
+    done, owed = reports[0].done, reports[0].owed
+    # They mostly say the same.
+    if all(held.done == done and held.owed == owed for held in reports):
+        return Progress(done, owed - done, repeats)
+    kept = frozenset.intersection(*(held.done for held in reports))
+    return Progress(kept, frozenset().union(*((held.done | held.owed) for held in reports)) - kept, repeats)

@@ -242,6 +242,7 @@ class State:
         tried: newest position at which ranks were let in.
         present: living members.
         unfinished: those that have not finished.
+        coming: ranks that were asked for and have not come to ``begin`` yet.
         fenced: ranks that were shut out and whose end is not confirmed.
         decision: how the last loss was answered, and why, in one line.
         room: replicas for which the cluster has room beside all ranks that were asked for.
@@ -283,6 +284,7 @@ class State:
     present: Names = NOBODY
     unfinished: Names = NOBODY
     fenced: Names = NOBODY
+    coming: Names = NOBODY
     adoption: Adoption | None = None
     recovery: Recovery | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
@@ -348,6 +350,7 @@ class State:
             fenced=_fenced(state, incarnation),
             recovery=state.recovery and state.recovery.without(incarnation),
         )
+            coming=without(state.coming, incarnation),
 
     def is_member(self, incarnation: str) -> bool:
         """Whether it lives and belongs to the newest world."""

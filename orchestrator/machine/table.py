@@ -18,6 +18,7 @@ from .events import (
     Heard,
     NodeDraining,
     NodeLost,
+    Reports,
     Resize,
     Room,
     Started,
@@ -137,6 +138,8 @@ STANDINGS: tuple[Row, ...] = (
 
 def kind(event: Event) -> type:
     """What an event is in the table: a message counts as what it is."""
+    if isinstance(event, Reports):
+        return Report
     return type(event.message) if isinstance(event, Heard) else type(event)
 
 

@@ -22,7 +22,7 @@ from ...actors.node.sentinel_messages import SentinelBeat, SentinelHello
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import adoption, membership, nodes, records, recovery, resuming, seating, sentinels, verdicts
+from . import adoption, membership, nodes, records, recovery, reporting, resuming, seating, sentinels, verdicts
 from .events import (
     Action,
     Ended,
@@ -34,6 +34,7 @@ from .events import (
     NodeLost,
     Record,
     Refused,
+    Reports,
     Resize,
     Room,
     Saved,
@@ -55,6 +56,8 @@ def advance(state: State, event: Event, now: float) -> Step:
     """What the run knows and does after ``event``."""
     if isinstance(event, Warned):
         return changed(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
+    if isinstance(event, Reports):
+        return _hear_reports(state, event, now)
     match event:
         case Heard(incarnation, SentinelHello() | SentinelBeat() as said):
             return sentinels.heard(state, incarnation, said, now)
@@ -103,6 +106,18 @@ def advance(state: State, event: Event, now: float) -> Step:
             return resuming.lost(state, event, now)
         case Saved(source, step):
             return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
+
+
+def _hear_reports(state: State, event: Reports, now: float) -> Step:
+    """One after the other, but for those that only say what a member has."""
+    actions: list[Action] = []
+    taken = 0
+    while taken < len(event.heard):
+        state, count = reporting.fold(state, event.heard, taken, now)
+        state, more = recovery.plan(state, now) if count else advance(state, event.heard[taken], now)
+        actions += more
+        taken += count or 1
+    return state, actions
 
 
 def _adopt(state: State, held: Adoption, event: Event, now: float) -> Step:

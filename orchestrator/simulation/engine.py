@@ -139,8 +139,9 @@ class Engine:
     def _converse(self) -> None:
         """Say what there is to say to the machine, and carry out what it asks for, until nobody says anything more."""
         while self._inbox:
-            self.heard += 1
-            self.state, actions = advance(self.state, self._inbox.popleft(), self.now)
+            event = self._inbox.popleft()
+            self.heard += len(event.heard) if isinstance(event, events.Reports) else 1
+            self.state, actions = advance(self.state, event, self.now)
             if actions:
                 self._carry_out(actions)
         self._clock_waiting(waits=self.state.phase is Phase.WAITING)
@@ -175,8 +176,8 @@ class Engine:
         self.training.interrupt(self.now)
         at = self.training.standing(self.now)
         living = (name for name in members if name in self.fleet.slots)
-        for report in reports(living, world, recovery.generation, at, self._work, self.now):
-            self._inbox.append(events.Heard(report.incarnation, report))
+        said = reports(living, world, recovery.generation, at, self._work, self.now)
+        self._inbox.append(events.Reports(tuple(events.Heard(report.incarnation, report) for report in said)))
 
     def _open(self, message: Open) -> None:
         """The members build their group, newcomers get their state, and the step goes on."""

@@ -37,7 +37,7 @@ from everstep.orchestrator.machine.look import look
 from everstep.orchestrator.machine.memory import note
 from everstep.orchestrator.machine.past import KnownRank, Past
 from everstep.orchestrator.machine.plausible import impossible
-from everstep.orchestrator.machine.state import Settings, State
+from everstep.orchestrator.machine.state import Settings, Standing, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.recovery import RecoveryPolicy, recovery_policy
 from everstep.policies.workload import AdaptiveWorld, Balanced, Versatile, Weighted, WorkloadPolicy
@@ -199,6 +199,8 @@ class Listener:
         note(before, self.state)
         look(self.state, self.now)
         assert self.state.error is None or "\n" not in self.state.error
+        starting = {name for name, rank in self.state.ranks.items() if rank.standing is Standing.STARTING}
+        assert self.state.adoption is not None or starting <= set(self.state.coming)
 
     def boot(self) -> "Listener":
         self.hear(Started())

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....actors.messages import Open
 from ...machine import events
-from ...machine.answer import reported
+from ...machine.reporting import reported
 from ...machine.state import State
 from . import ending
 from .chance import Chance
