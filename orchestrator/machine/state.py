@@ -237,12 +237,12 @@ class State:
         serial: how many ranks were asked for.
         target: replicas that there should be.
         awaited: seated ranks that have not come to ``begin`` yet, before the first generation.
+        coming: ranks that were asked for and have not come to ``begin`` yet.
         parked: ranks that stand in ``begin`` and are no members: spares, and those that are still to join.
         leaving: members that are to leave, with the position at which they were told; None while they were not.
         tried: newest position at which ranks were let in.
         present: living members.
         unfinished: those that have not finished.
-        coming: ranks that were asked for and have not come to ``begin`` yet.
         fenced: ranks that were shut out and whose end is not confirmed.
         decision: how the last loss was answered, and why, in one line.
         room: replicas for which the cluster has room beside all ranks that were asked for.
@@ -278,13 +278,13 @@ class State:
     serial: int = 0
     target: int = 0
     awaited: Names = NOBODY
+    coming: Names = NOBODY
     parked: Names = NOBODY
     leaving: Map[str, Position | None] = field(default_factory=Map)
     tried: Position | None = None
     present: Names = NOBODY
     unfinished: Names = NOBODY
     fenced: Names = NOBODY
-    coming: Names = NOBODY
     adoption: Adoption | None = None
     recovery: Recovery | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
@@ -343,6 +343,7 @@ class State:
         return changed(
             state,
             awaited=without(state.awaited, incarnation),
+            coming=without(state.coming, incarnation),
             parked=without(state.parked, incarnation),
             leaving=leaving,
             present=without(state.present, incarnation),
@@ -350,7 +351,6 @@ class State:
             fenced=_fenced(state, incarnation),
             recovery=state.recovery and state.recovery.without(incarnation),
         )
-            coming=without(state.coming, incarnation),
 
     def is_member(self, incarnation: str) -> bool:
         """Whether it lives and belongs to the newest world."""
