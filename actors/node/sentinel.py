@@ -15,6 +15,7 @@ from ..directory import Directory
 from ..link import Link
 from ..messages import Fenced, Ping, Release
 from .guarded import Guarded
+from .observer import Observer
 from .sentinel_messages import FromSentinel, Guard, SentinelBeat, SentinelHello, Strike, ToSentinel
 
 
@@ -48,6 +49,7 @@ class Sentinel:
         self._raylet = raylet
         self._leave = leave
         self._guarded = Guarded()
+        self._observer = Observer()
         self._link = Link(spec.directory, spec.token, self._introduction, self._obey, spec.timeouts.heartbeat)
 
     def run(self) -> None:
@@ -77,7 +79,8 @@ class Sentinel:
         return [SentinelHello(self._spec.incarnation, self._spec.node, os.getpid())]
 
     def _beat(self) -> SentinelBeat:
-        return SentinelBeat(self._spec.incarnation, self._spec.node, self._guarded.states())
+        states = self._guarded.states()
+        return SentinelBeat(self._spec.incarnation, self._spec.node, states, self._observer.records(states))
 
     def _obey(self, message: ToSentinel | Ping | Fenced | Release) -> None:
         match message:
@@ -85,6 +88,7 @@ class Sentinel:
                 self._link.send(self._beat())
             case Guard(ranks):
                 self._guarded.only(ranks)
+                self._observer.only(ranks)
             case Strike(rank):
                 self._guarded.kill(rank)
             case Fenced(reason):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...monitors.progress import ProgressRecord
+
 
 @dataclass(frozen=True)
 class SentinelHello:
@@ -19,11 +21,13 @@ class SentinelBeat:
 
     Attributes:
         ranks: by incarnation, what the kernel says of the processes that it guards ("sleeping", "stopped", ...).
+        progress: likewise, what those that can be seen are at.
     """
 
     incarnation: str
     node: str
     ranks: Mapping[str, str] = field(default_factory=dict)
+    progress: Mapping[str, ProgressRecord] = field(default_factory=dict)
 
 
 FromSentinel = SentinelHello | SentinelBeat

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from ...conf.errors import CommunicatorError
 from ...policies.world import Generation
 from ..messages import StoreAddress
+from .progress import Board
 from .rendezvous import StoreClients
 from .sockets import SocketWatch
 
@@ -103,6 +104,8 @@ class ProcessGroupCommunicator:
         self._store = store
         self._timeout = timeout
         self._interrupted = False
+        # Where others see what is entered.
+        self.board: Board | None = None
         self.generation = generation
         self.rank = rank
         self.size = size
@@ -122,15 +125,15 @@ class ProcessGroupCommunicator:
             raise CommunicatorError(f"{what}: {_brief(error)}") from None
 
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
-        return self._launch("all-to-all", lambda group: group.alltoall_base(output, source, [], []))
+        return self._launch("all-to-all", source, lambda group: group.alltoall_base(output, source, [], []))
 
     def all_gather(self, output: torch.Tensor, source: torch.Tensor) -> Pending:
-        return self._launch("all-gather", lambda group: group._allgather_base(output, source))
+        return self._launch("all-gather", source, lambda group: group._allgather_base(output, source))
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Pending:
         options = dist.AllreduceOptions()
         options.reduceOp = op  # type: ignore[assignment]
-        return self._launch("all-reduce", lambda group: group.allreduce([tensor], options))
+        return self._launch("all-reduce", tensor, lambda group: group.allreduce([tensor], options))
 
     def learn(self) -> None:
         pass
@@ -144,10 +147,12 @@ class ProcessGroupCommunicator:
     def close(self) -> None:
         self._group = None
 
-    def _launch(self, what: str, call: Callable[[Any], dist.Work]) -> Pending:
+    def _launch(self, what: str, sent: torch.Tensor, call: Callable[[Any], dist.Work]) -> Pending:
         group = self._group
         if group is None:
             raise CommunicatorError(f"{what}: the group of generation {self.generation} is closed")
+        if self.board is not None:
+            self.board.entered(str(self.generation), what, sent.numel(), str(sent.dtype).removeprefix("torch."))
         try:
             return self._pending(call(group), f"{what} in generation {self.generation}")
         except RuntimeError as error:
@@ -273,6 +278,7 @@ def build(
     collective_timeout: float,
     build_timeout: float,
     clients: StoreClients | None = None,
+    board: Board | None = None,
 ) -> Communicator:
     """Meet the peers at the generation's own store keys and build its group; blocking.
 
@@ -281,6 +287,7 @@ def build(
         collective_timeout: seconds; bound of one collective.
         build_timeout: seconds; bound of the meeting.
         clients: where the connection to the store comes from; None makes one.
+        board: where others see what this rank enters, once the group is built.
 
     Raises:
         CommunicatorError: a peer did not come, or the store is gone.
@@ -293,7 +300,9 @@ def build(
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = timedelta(seconds=collective_timeout)
             group = dist.ProcessGroupNCCL(store, rank, size, nccl)
-            return NcclCommunicator(group, generation, rank, size, store, collective_timeout)
+            over_nccl = NcclCommunicator(group, generation, rank, size, store, collective_timeout)
+            over_nccl.board = board
+            return over_nccl
         watch = SocketWatch()
         options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
@@ -302,6 +311,7 @@ def build(
         communicator = GlooCommunicator(gloo, generation, rank, size, store, collective_timeout, watch)
         watch.ask(communicator)
         gloo._set_default_timeout(timedelta(seconds=collective_timeout))
+        communicator.board = board
         return communicator
     except RuntimeError as error:
         waited = time.monotonic() - started

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,13 +38,6 @@ if TYPE_CHECKING:
     from .process import RankProcess
 
 
-@dataclass
-class Progress:
-    """What the heartbeat tells of the training thread; written there, read by the control thread."""
-
-    stage: str = "user code before begin"
-
-
 class RankContext:
     """One rank's view of the run.
 
@@ -75,7 +67,9 @@ class RankContext:
         self._recorder: Recorder | None = None
         self._loss = math.nan
         self._streams: Mapping[str, Any] | None = None
-        self.progress = Progress()
+        # Written by the training thread, read by the control thread, and from outside.
+        self.progress = process.board
+        self.progress.stage = "user code before begin"
         # Of the calls of the training function before this one.
         self._computed, self._busy = (before.computed, before.busy) if before else (0, 0.0)
         self.history: History = before.history if before else History()
@@ -149,6 +143,7 @@ class RankContext:
             process.trace,
             process.say,
             process.wishes,
+            process.board,
         )
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
@@ -339,6 +334,7 @@ class RankContext:
             transaction.work,
             self.busy,
             transaction.generation,
+            self.progress.record(),
         )
 
     def _applied(self, step: Step) -> None:

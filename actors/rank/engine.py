@@ -11,6 +11,7 @@ import torch.distributed as dist
 from ...conf.chaos import FaultPoint
 from ...conf.elastic import Timeouts
 from ...conf.errors import CommunicatorError
+from ...monitors.progress import Activity
 from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..faults import Chaos
 from ..messages import FromRank, Resumed
@@ -18,6 +19,7 @@ from .census import Census, Part, Wish
 from .communicator import Communicator
 from .groups import Groups
 from .ledger import Ledger, Rewound, after
+from .progress import Board
 from .trace import Trace
 from .transaction import ProtocolError, Transaction, Verdict
 
@@ -77,6 +79,7 @@ class Engine:
         trace: for those who check from outside.
         send: to the controller.
         wishes: what this rank says of the places where states are saved.
+        board: where others see what this rank is at.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Engine:
         trace: Trace,
         send: Callable[[FromRank], None],
         wishes: Callable[[], tuple[Wish, ...]] = tuple,
+        board: Board | None = None,
     ) -> None:
         self._ledger = ledger
         self._groups = groups
@@ -98,6 +102,7 @@ class Engine:
         self._trace = trace
         self._send = send
         self._wishes = wishes
+        self.board = board or Board()
         self._unit: Unit | None = None
         self._census: Census | None = None
         self._part = Part()
@@ -118,6 +123,7 @@ class Engine:
         """Come to the next undecided position, with what the user's loop does there."""
         position = _with_state(self._ledger.await_open(self._timeouts.recovery)).position
         self.position, self._unit = position, unit
+        self.board.at(position)
         self._census = None
         self._computed_here = []
         self.timing = _Timing()
@@ -205,6 +211,7 @@ class Engine:
             EverstepError: what follows from the verdict is the end of the run, or of this rank.
             ProtocolError: a microbatch was not summed exactly once.
         """
+        self.board.doing(Activity.REDUCING)
         transaction = self._in_accord(self._ledger.await_open(self._timeouts.recovery))
         if transaction.position != self.position:
             return self._follow(transaction.position)
@@ -300,6 +307,7 @@ class Engine:
         world = self._ledger.transaction.world
         assert world is not None
         self._unit.conclude(verdict, census, world)
+        self.board.at(self._ledger.transaction.position)
         return verdict, census
 
     def _write_decided(self, verdict: Verdict) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, as_tensor
 
 from ...conf.chaos import FaultPoint
 from ...conf.errors import LoopError
+from ...monitors.progress import Activity
 from ..faults import Chaos
 from .buffers import Buffers
 from .census import Census, Wish
@@ -151,7 +152,9 @@ class Step:
             verdict, census = settled
             if verdict is Verdict.VOID:
                 continue
+            engine.board.doing(Activity.SAVING)
             self._machinery.before_change()
+            engine.board.doing(Activity.OUTSIDE)
             if verdict is Verdict.SKIP:
                 self._skipped = training.skipped(census)
             else:
@@ -279,7 +282,9 @@ class Step:
         machinery = self._machinery
         # Before it is loaded: what fails there is this microbatch's as well.
         self._open = open_
+        machinery.engine.board.doing(Activity.LOADING, open_.index)
         batch = machinery.loader.load(self.number, open_.index, upcoming)
+        machinery.engine.board.doing(Activity.COMPUTING, open_.index)
         open_.started = time.monotonic()
         seed_everything(mix(machinery.seed, self.number, open_.index))
         machinery.chaos.at(FaultPoint.BEFORE_FORWARD)

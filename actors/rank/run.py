@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...conf.errors import LoopError
+from ...monitors.progress import Activity
 from .data import Loader, Microbatches
 from .evaluation import Evaluate, Evaluation, InOrder, numbers_of
 from .ledger import Ledger
@@ -142,7 +143,9 @@ class Run:
             settled = None
             while settled is None:
                 while (index := engine.next_index()) is not None:
+                    engine.board.doing(Activity.LOADING, index)
                     batch = loader.load(0, index, tuple((0, other) for _, other in engine.upcoming(index)))
+                    engine.board.doing(Activity.COMPUTING, index)
                     started = time.monotonic()
                     seed_everything(mix(seed, step, unit, index, _EVALUATION))
                     evaluation.add(index, numbers_of(eval_fn(batch)))
