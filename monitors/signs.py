@@ -6,6 +6,8 @@ from typing import Literal
 
 PRECISION = "biased low-precision attention"
 HYPER = "a learning rate or a batch size that is too large"
+ROUTER = "a router that is misled"
+EITHER = f"{PRECISION}, or {HYPER}"
 ANY = "a fault that has spread already"
 
 
@@ -29,11 +31,11 @@ SIGNS: Mapping[tuple[str, str], Sign] = {
     ("attention", "delta2.entropy"): Sign("low", "what queries and keys learn falls into few directions", PRECISION),
     ("attention", "dq.entropy"): Sign("low", "the update of the queries falls into few directions", PRECISION),
     ("attention", "dk.entropy"): Sign("low", "the update of the keys falls into few directions", PRECISION),
-    ("attention", "delta2.norm"): Sign("high", "queries and keys change faster than they should", HYPER),
+    ("attention", "delta2.norm"): Sign("high", "queries and keys change faster than they should", EITHER),
     ("router", "similarity"): Sign("high", "the router can hardly tell its experts apart", HYPER),
     ("router", "conditioning"): Sign("low", "what the experts have in common rules the router", HYPER),
-    ("router", "entropy"): Sign("low", "the router has stopped to weigh its experts", HYPER),
-    ("router", "load"): Sign("high", "one expert gets most of the tokens", HYPER),
+    ("router", "entropy"): Sign("low", "the router has stopped to weigh its experts", ROUTER),
+    ("router", "load"): Sign("high", "few experts get most of the tokens", ROUTER),
     ("baseline", "loss"): Sign("high", "the loss has a spike", ANY),
     ("baseline", "gradient_norm"): Sign("high", "the gradient has a spike", ANY),
     ("baseline", "max_attention_logit"): Sign("high", "attention scores grow", ANY),
