@@ -56,6 +56,13 @@ def prepare(cache: Path | None = None) -> Path:
     return path
 
 
+def whole_text(path: Path) -> np.ndarray:
+    """The bytes of an Arrow file as ``write_arrow`` makes it, memory-mapped and read-only."""
+    column = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0).column("byte")
+    text: np.ndarray = column.to_numpy(zero_copy_only=True)
+    return text
+
+
 class ByteBlocks(Dataset[Tensor]):
     """A memory-mapped text in blocks that do not overlap, each with the one byte after it as the last target.
 
@@ -67,8 +74,7 @@ class ByteBlocks(Dataset[Tensor]):
     def __init__(self, path: Path, block: int) -> None:
         self.path = path
         self.block = block
-        column = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0).column("byte")
-        self._bytes = column.to_numpy(zero_copy_only=True)
+        self._bytes = whole_text(path)
 
     @property
     def byte_count(self) -> int:
@@ -77,7 +83,7 @@ class ByteBlocks(Dataset[Tensor]):
 
     def sha256(self) -> str:
         """Digest of the whole text."""
-        return hashlib.sha256(self._bytes).hexdigest()
+        return hashlib.sha256(self._bytes.data).hexdigest()
 
     def __len__(self) -> int:
         return (self.byte_count - 1) // self.block
