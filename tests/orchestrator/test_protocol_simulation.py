@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from everstep.benchmarks.simulated_protocol import replay
 from everstep.orchestrator.simulation.protocol.bugs import BUGS, Bug
-from everstep.orchestrator.simulation.protocol.campaign import Outcome, find, play
+from everstep.orchestrator.simulation.protocol.campaign import campaign, find, play
 from everstep.orchestrator.simulation.protocol.faults import COUNTED, POINTS
+from everstep.orchestrator.simulation.protocol.outcome import Outcome
+from everstep.orchestrator.simulation.protocol.parts import Parts, fingerprint
 from everstep.orchestrator.simulation.protocol.simulation import Simulation
 
-SEEDS = 300
+SEEDS = 150
 CHUNK = 50
 MODULE = "everstep.orchestrator.simulation.protocol.simulation"
 
@@ -95,7 +99,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
     """Whatever the order in which sets and maps of that process are walked through."""
     lines = (
         f"from {MODULE} import Simulation",
-        "for seed in range(25):",
+        "for seed in range(12):",
         "    played = Simulation(seed)",
         "    played.run()",
         # What comes later in a line may be a set, which is written in any order.
@@ -127,7 +131,39 @@ def test_a_seed_is_played_again_with_its_story(capsys: pytest.CaptureFixture[str
     assert told.splitlines()[-1].startswith("seed 3 ends as ")
 
 
+def test_an_interrupted_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    kept = Parts(tmp_path / "parts.jsonl", "this code")
+    played = [
+        Outcome(2, Counter({"woke": place}), Counter({("crash", "vote"): place}), {place: "told"}, 0.5)
+        for place in range(3)
+    ]
+    kept.write(range(2), played[0])
+    Parts(tmp_path / "parts.jsonl", "another code").write(range(2, 4), played[1])
+    kept.write(range(4, 6), played[2])
+    with (tmp_path / "parts.jsonl").open("a") as file:
+        file.write('{"code": "this code", "fi')
+    assert kept.read() == {range(2): played[0], range(4, 6): played[2]}
+    goes_on = campaign(0, 1, kept, chunk=2)
+    first, second, third = (next(goes_on) for _ in range(3))
+    goes_on.close()
+    assert (first, third) == (played[0], played[2])
+    assert second.hits == play(range(2, 4)).hits
+    assert kept.read()[range(2, 4)] == second
+
+
+def test_code_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "actors").mkdir()
+    code = tmp_path / "actors" / "rank.py"
+    seen = set()
+    for text in ("one = 1", "one = 2"):
+        code.write_text(text)
+        seen.add(fingerprint(tmp_path))
+    code.rename(tmp_path / "actors" / "other.py")
+    assert len(seen | {fingerprint(tmp_path)}) == 3
+    assert fingerprint() == fingerprint()
+
+
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.rare], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     """The rare ones, which take longer, are looked for by the benchmark."""
-    assert find(bug, range(1000)) is not None
+    assert find(bug, range(500)) is not None

@@ -30,7 +30,7 @@ class Bug:
     Attributes:
         name: of it.
         plant: while it is in there, every simulation has it.
-        rare: whether it takes hundreds of seeds to show.
+        rare: whether it takes dozens of seeds to show.
     """
 
     name: str
@@ -307,7 +307,7 @@ def _older_world_adopted() -> AbstractContextManager[None]:
     return _hearing(wrong)
 
 
-_RARE = (_poison_everywhere, _poison_forgotten, _lacking_taken_for_holder, _older_world_adopted)
+_RARE = (_poison_forgotten, _lacking_taken_for_holder, _older_world_adopted)
 BUGS = tuple(
     Bug(plant.__name__.strip("_").replace("_", " "), plant, plant in _RARE)
     for plant in (

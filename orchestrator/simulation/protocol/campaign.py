@@ -1,76 +1,67 @@
 """Many seeds, one after another or on several cores, and what came of them."""
 
-from collections import Counter
+import gc
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from itertools import count, islice
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import count
 from multiprocessing import get_context
 
 from .bugs import Bug
 from .checkers import Violation
-from .faults import COUNTED
+from .outcome import Outcome
+from .parts import Parts
 from .simulation import Simulation
 
-_CHUNK = 50
-
-
-@dataclass
-class Outcome:
-    """What came of some seeds.
-
-    Attributes:
-        seeds: how many were played.
-        seen: how often what happened.
-        hits: faults, by kind and by the point of the protocol at which they hit.
-        violations: by seed, each with its story.
-    """
-
-    seeds: int = 0
-    seen: Counter[str] = field(default_factory=Counter)
-    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
-    violations: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def faults(self) -> int:
-        """Crashes, stops and partitions; what is lost, late or doubled is not counted."""
-        return sum(number for (kind, _), number in self.hits.items() if kind in COUNTED)
-
-    def add(self, other: "Outcome") -> None:
-        self.seeds += other.seeds
-        self.seen += other.seen
-        self.hits += other.hits
-        self.violations |= other.violations
+CHUNK = 50
 
 
 def play(seeds: Iterable[int]) -> Outcome:
     """Play these seeds; a violation ends its own run only."""
-    outcome = Outcome()
-    for seed in seeds:
-        simulation = Simulation(seed)
-        try:
-            simulation.run()
-        except Violation as violation:
-            outcome.violations[seed] = str(violation)
-        outcome.seeds += 1
-        outcome.seen += simulation.diary.seen
-        outcome.hits += simulation.diary.hits
+    outcome, began = Outcome(), time.process_time()
+    with _collected_at_once():
+        for seed in seeds:
+            simulation = Simulation(seed)
+            try:
+                simulation.run()
+            except Violation as violation:
+                outcome.violations[seed] = str(violation)
+            outcome.seeds += 1
+            outcome.seen.update(simulation.diary.seen)
+            outcome.hits.update(simulation.diary.hits)
+    outcome.seconds = round(time.process_time() - began, 3)
     return outcome
 
 
-def campaign(first: int, jobs: int) -> Iterator[Outcome]:
-    """Play seeds from ``first`` on without end, on so many processes, and tell what came of each handful."""
-    chunks = (range(start, start + _CHUNK) for start in count(first, _CHUNK))
-    if jobs == 1:
-        yield from map(play, chunks)
-        return
+def campaign(first: int, jobs: int, parts: Parts | None = None, chunk: int = CHUNK) -> Iterator[Outcome]:
+    """Play seeds from ``first`` on without end, on so many processes, and tell what came of each handful, in order.
+
+    Args:
+        first: seed.
+        jobs: processes.
+        parts: what was played before, which is not played again; what is played now is added.
+        chunk: seeds in a handful.
+    """
+    known = parts.read() if parts is not None else {}
+    handfuls = (range(start, start + chunk) for start in count(first, chunk))
     with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
         # A few ahead: seeds take unequally long, and nobody should wait.
-        pending = [pool.submit(play, chunk) for chunk in islice(chunks, 3 * jobs)]
+        pending: deque[tuple[range, Future[Outcome] | None]] = deque()
         try:
             while True:
-                yield pending.pop(0).result()
-                pending.append(pool.submit(play, next(chunks)))
+                while len(pending) < 3 * jobs:
+                    seeds = next(handfuls)
+                    pending.append((seeds, None if seeds in known else pool.submit(play, seeds)))
+                seeds, played = pending.popleft()
+                if played is None:
+                    yield known[seeds]
+                    continue
+                outcome = played.result()
+                if parts is not None:
+                    parts.write(seeds, outcome)
+                yield outcome
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -84,3 +75,16 @@ def find(bug: Bug, seeds: Iterable[int]) -> tuple[int, Violation] | None:
             except Violation as violation:
                 return seed, violation
     return None
+
+
+@contextmanager
+def _collected_at_once() -> Iterator[None]:
+    """Garbage is looked for when all is played: half a megabyte a run may wait, to look costs a tenth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+        gc.collect()

@@ -180,6 +180,17 @@ class Checks:
                     "plans are made from what is", f"planned from {message}, but it stands at {transaction}"
                 )
 
+    def acts(self, term: int, newest: int) -> None:
+        """Only the newest controller starts and kills ranks, or ends the run."""
+        if term != newest:
+            raise Violation("only the newest term acts", f"the controller of term {term} acts, {newest} is taken")
+
+    def adopted(self, world: World, heard: Iterable[Generation]) -> None:
+        """A later controller goes on with the newest world of which it has heard."""
+        newer = max(heard, default=world.generation)
+        if world.generation < newer:
+            raise Violation("the newest world counts", f"{world} is adopted after {newer} was heard of")
+
     @property
     def newest(self) -> World | None:
         """The world that was opened last."""

@@ -18,7 +18,9 @@ class Clock:
         self._count = 0
 
     def after(self, delay: float, happen: Callable[..., None], *facts: Any) -> None:
-        self.at(self.now + delay, happen, *facts)
+        # Not by way of ``at``: it is called for every second event.
+        self._count += 1
+        heappush(self._planned, (self.now + delay, self._count, happen, facts))
 
     def at(self, when: float, happen: Callable[..., None], *facts: Any) -> None:
         self._count += 1

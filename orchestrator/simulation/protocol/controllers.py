@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ....actors.messages import Heartbeat, Hello, Open, Ping
+from ....actors.messages import Heartbeat, Hello, Open, Ping, Serving
+from ....policies.world import Generation
 from ...machine import events
-from ...machine.memory import note
+from ...machine.memory import inherited, note
 from ...machine.state import Settings, State
 from ...machine.transition import advance
 from .network import Connection
@@ -37,6 +38,7 @@ class Controller:
         self._asleep_until = 0.0
         self._dying = False
         self._connections: dict[str, Connection] = {}
+        self._worlds_heard: set[Generation] = set()
 
     def start(self, *begin: events.Event) -> None:
         """Begin with these events; ranks may have come meanwhile."""
@@ -126,6 +128,13 @@ class Controller:
         self._leave()
         return False
 
+    def _acts(self) -> bool:
+        """Whether it may still act, and is about to."""
+        acts = self._holds()
+        if acts:
+            self._simulation.checks.acts(self.term, self._simulation.lives.newest.term)
+        return acts
+
     def _leave(self) -> None:
         self.alive = False
         for connection in list(self._connections.values()):
@@ -141,8 +150,15 @@ class Controller:
         if _is_news(event):
             simulation.note("{} hears {}", self.name, event)
         world = self.state.world
+        if isinstance(event, events.Heard) and isinstance(event.message, Serving):
+            self._hears_of_world(before, event.incarnation, event.message)
+        if world is not None and before.adoption is not None and self.state.adoption is None:
+            simulation.checks.adopted(world, self._worlds_heard)
         if world is not before.world:
             simulation.observe(self, before, self.state, actions)
+        if isinstance(event, events.TookOver):
+            # What earlier lives have written down needs no second line.
+            before = inherited(before, event.past, simulation.clock.now - event.at)
         whole = [*note(before, self.state), *actions]
         if self._dying and len(whole) > 1:
             whole = whole[: simulation.chance.between(0, len(whole) - 1)]
@@ -151,6 +167,12 @@ class Controller:
                 self.crash()
             return
         self._carry_out_all(whole, before)
+
+    def _hears_of_world(self, before: State, name: str, message: Serving) -> None:
+        """What somebody says counts who is not shut out."""
+        rank = before.ranks.get(name)
+        if rank is not None and rank.standing.living:
+            self._worlds_heard.add(message.world.generation)
 
     def _carry_out_all(self, actions: list[events.Action], before: State) -> None:
         for action in actions:
@@ -164,18 +186,18 @@ class Controller:
             case events.Send(name, message):
                 self._send(name, message, before)
             case events.StartRank(name, seat, avoid):
-                if self._holds():
+                if self._acts():
                     asked = {"incarnation": name, "seat": None if seat is None else str(seat)}
                     simulation.lives.write(self.term, events.Record("rank asked for", facts=asked))
                     simulation.clock.after(simulation.chance.latency(), simulation.cluster.start, name, seat, avoid)
             case events.KillRank(name, _):
-                if self._holds():
+                if self._acts():
                     simulation.cluster.kill(name, self)
             case events.Record(what):
                 simulation.saw(what)
                 simulation.lives.write(self.term, action)
             case events.EndRun():
-                self.over = self._holds()
+                self.over = self._acts()
 
     def _send(self, name: str, message: Any, before: State) -> None:
         simulation = self._simulation

@@ -1,5 +1,6 @@
 """Everything that hits a run. Where is drawn by the points of the protocol that go by, and by the clock."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,10 @@ POINTS = {
 # What is counted as a fault. Connections that break, errors without a death and messages that are late or doubled
 # happen beside them.
 COUNTED = ("crash", "node", "stop", "nap", "partition", "doze", "controller", "replaced")
-_KINDS = ("crash",) * 6 + ("nap", "partition") * 4 + ("node", "stop", "doze", "cut", "raise", "glitch") * 2 + (
-    "drain", "resize", "controller", "controller", "replaced")  # fmt: skip
 # Without a death the same members form their group again, and the third time somebody is shut out.
 _GLITCHES = 2
+# How often it is looked whether something is saved.
+_LOOKS_S = 0.2
 
 
 class Faults:
@@ -41,15 +42,15 @@ class Faults:
 
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
-        self._left = simulation.scenario.faults
+        self._left = simulation.scenario.trouble.faults
         self._glitches = 0
         self._hits: dict[str, Callable[[Rank], None]] = {
             "crash": self._crash,
             "node": self._node,
             "stop": lambda rank: self._freeze(rank, 60.0),
-            "nap": lambda rank: self._freeze(rank, simulation.chance.within(12.0)),
+            "nap": lambda rank: self._freeze(rank, self._within(12.0)),
             "partition": self._partition,
-            "doze": lambda rank: simulation.controller.doze(simulation.chance.within(10.0)),
+            "doze": lambda rank: simulation.controller.doze(self._within(10.0)),
             "controller": self._controller,
             "replaced": self._replaced,
             "cut": self._break,
@@ -58,37 +59,57 @@ class Faults:
             "drain": lambda rank: simulation.cluster.drain(rank.node),
             "resize": self._resize,
         }
-        self._countdown = self._next()
+        self._countdown = math.inf
 
     def start(self) -> None:
-        """Some faults come by the clock, whatever the ranks are about."""
-        if self._left and self._simulation.chance.of(0.5):
-            self._simulation.clock.after(self._simulation.chance.within(10.0), self._at_any_time)
+        """From now on; or from when something is saved, if the run is to live long."""
+        simulation = self._simulation
+        if simulation.scenario.trouble.waits and not simulation.controller.state.saved:
+            simulation.clock.after(_LOOKS_S, self.start)
+        else:
+            self._next()
 
     def strike(self, point: str, rank: Rank) -> None:
         """A rank goes through a point of the protocol; perhaps that is the end of it."""
         if not self._left or not rank.alive or rank.frozen:
             return
         self._countdown -= POINTS[point]
-        if self._countdown <= 0:
-            self._countdown = self._next()
+        if self._countdown <= 0 and self._fit(rank):
             self._hit(rank, point)
 
-    def _at_any_time(self) -> None:
-        there = [rank for rank in self._simulation.ranks.values() if rank.alive and not rank.frozen]
-        if self._left and there:
+    def _next(self) -> None:
+        """The next one comes after so many points or so many seconds: also while everybody stands still."""
+        trouble, share = self._simulation.scenario.trouble, self._simulation.chance.share
+        points, seconds = (
+            (trouble.calm, trouble.seconds) if (trouble.faults - self._left) % trouble.burst else trouble.lull
+        )
+        self._countdown = 2.0 * points * share()
+        self._simulation.clock.after(2.0 * seconds * share(), self._at_any_time, self._left)
+
+    def _at_any_time(self, left: int) -> None:
+        if left != self._left or not left:
+            return
+        ranks = self._simulation.ranks.values()
+        if there := [rank for rank in ranks if rank.alive and not rank.frozen and self._fit(rank)]:
             rank = self._simulation.chance.pick(there)
             self._hit(rank, rank.training.stage)
             self._simulation.stir(rank.name)
-        self.start()
+        else:
+            self._next()
 
-    def _next(self) -> float:
-        return 2.0 * self._simulation.chance.share() * self._simulation.scenario.calm
+    def _within(self, seconds: float) -> float:
+        """How long something lasts that passes by itself."""
+        return self._simulation.chance.within(seconds * self._simulation.scenario.trouble.brevity)
+
+    def _fit(self, rank: Rank) -> bool:
+        """Whoever is new is mostly spared: ranks that come to nothing are asked for ever more rarely."""
+        return rank.training.computed > 0 or self._simulation.chance.of(self._simulation.scenario.trouble.newcomers)
 
     def _hit(self, rank: Rank, point: str) -> None:
         self._left -= 1
+        self._next()
         self._simulation.disturb(60.0)
-        kind = self._simulation.chance.pick(_KINDS)
+        kind = self._simulation.chance.pick(self._simulation.scenario.trouble.kinds)
         self._simulation.note("{} of {} at {}", kind, rank.name, point)
         self._simulation.hit(kind, point)
         self._hits[kind](rank)
@@ -116,7 +137,7 @@ class Faults:
     def _replaced(self, rank: Rank) -> None:
         """The controller is stopped, another one takes over, and the first one wakes up some time later."""
         simulation = self._simulation
-        simulation.controller.doze(simulation.chance.within(40.0))
+        simulation.controller.doze(self._within(40.0))
         simulation.lives.follow(0.5 + simulation.chance.within(5.0))
 
     def _break(self, rank: Rank) -> None:
@@ -152,7 +173,7 @@ class Faults:
         others = frozenset(names) - cut
         controller = frozenset({simulation.controller.name})
         beyond = chance.pick((controller, others, others | controller))
-        seconds = chance.within(chance.pick((4.0, 12.0, 40.0)))
+        seconds = self._within(chance.pick((4.0, 12.0, 40.0)))
         simulation.network.cut(cut, beyond, seconds)
         simulation.disturb(seconds)
         for name in cut if controller <= beyond or len(cut) <= len(others) else others:

@@ -1,12 +1,13 @@
 """Every life of the controller: who holds the newest term, what their journals say, and who comes next."""
 
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...machine import events
-from ...machine.past import Past, fold
+from ...machine.past import Past
 from ...machine.state import Settings
 from .controllers import Controller
+from .journals import Journals
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -20,16 +21,14 @@ class Lives:
 
     Attributes:
         all: in the order of their terms.
+        newest: the last of them.
     """
 
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
-        self._journals: list[list[tuple[float, events.Record]]] = []
+        self._journals = Journals(simulation.chance)
         self.all: list[Controller] = []
-
-    @property
-    def newest(self) -> Controller:
-        return self.all[-1]
+        self.newest: Controller
 
     def begin(self) -> None:
         """The first life."""
@@ -42,7 +41,7 @@ class Lives:
 
     def write(self, term: int, record: events.Record) -> None:
         """A line of a journal."""
-        self._journals[term - 1].append((self._simulation.clock.now, record))
+        self._journals.write(term, self._simulation.clock.now, record)
 
     def tell(self, event: events.Event) -> None:
         """Whoever lives hears of something in the cluster."""
@@ -61,26 +60,25 @@ class Lives:
         controller.doze(simulation.chance.short())
         living = simulation.cluster.living() if simulation.chance.of(0.5) else None
         controller.start(events.StoreOpened("host", 1), events.TookOver(past, living, simulation.clock.now))
+        simulation.snapshots.introduce(controller)
         simulation.cluster.introduce(controller, past)
 
     def _take(self) -> Controller:
-        self._journals.append([])
+        self._journals.begin()
         controller = Controller(self._simulation, self._settings(len(self.all) + 1))
         self.all.append(controller)
+        self.newest = controller
         return controller
 
     def _read(self) -> Past:
-        """What the journals say; sometimes the last lines of one are lost, or all of them."""
-        simulation, entries = self._simulation, []
-        if simulation.chance.of(0.15):
-            simulation.saw("journals were lost")
-            return Past()
-        for journal in self._journals:
-            torn = simulation.chance.between(1, 3) if simulation.chance.of(0.1) else 0
-            for when, record in journal[: len(journal) - torn]:
-                generation = str(record.generation) if record.generation else None
-                entries.append({"time": when, "what": record.what, "generation": generation, **record.facts})
-        return fold(json.loads(json.dumps(entries)))
+        past = self._journals.read()
+        if past is None:
+            self._simulation.saw("journals were lost")
+            past = Past()
+        # Storage is looked through, and vaults are waited for where they are known to hold something.
+        sources = [source for source in ("storage", "vault") if source == "storage" or source in past.saved]
+        found = [self._simulation.snapshots.found(source) for source in sources]
+        return replace(past, saved={source: step for held in found for source, step in held.items()})
 
     def _settings(self, term: int) -> Settings:
         scenario = self._simulation.scenario
@@ -99,4 +97,5 @@ class Lives:
             replaces=scenario.replaces,
             lives=life,
             replacement=scenario.returns,
+            quarantine=scenario.quarantine,
         )

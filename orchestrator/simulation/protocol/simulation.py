@@ -4,6 +4,7 @@ One seed is one run and always the same one. Connections are in order, as TCP is
 thread of a rank may run between any two moves of its training thread. Checks look on all the while.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ class Simulation:
         self.faults = Faults(self)
         self.ranks: dict[str, Rank] = {}
         self.lives = Lives(self)
-        self._stirred: list[str] = []
+        self._stirred: deque[str] = deque()
         self._calm_from = 0.0
 
     def run(self) -> State:
@@ -66,13 +67,7 @@ class Simulation:
         try:
             self.lives.begin()
             self.faults.start()
-            while not self.controller.over:
-                if self.clock.now > self._calm_from + PATIENCE_S:
-                    state = self.controller.state
-                    raise Violation("every run ends", f"still {state.phase}: {state.recovery}")
-                self.clock.step()
-                while self._stirred:
-                    self.ranks[self._stirred.pop(0)].resume()
+            self._play()
             self.saw(str(self.controller.state.phase))
             ending.check(self)
         except Exception as error:
@@ -81,6 +76,17 @@ class Simulation:
             check = error.check if isinstance(error, Violation) else f"the code itself ({type(error).__name__})"
             raise Violation(check, f"seed {self.seed} at {self.clock.now:.3f}: {check}: {error}\n{story}") from error
         return self.controller.state
+
+    def _play(self) -> None:
+        """One event after another; after each, the training threads for which something has changed."""
+        clock, lives, ranks, stirred = self.clock, self.lives, self.ranks, self._stirred
+        while not lives.newest.over:
+            if clock.now > self._calm_from + PATIENCE_S:
+                state = self.controller.state
+                raise Violation("every run ends", f"still {state.phase}: {state.recovery}")
+            clock.step()
+            while stirred:
+                ranks[stirred.popleft()].resume()
 
     def stir(self, name: str) -> None:
         """Something changed for this rank's training thread; it is looked at when this event is over."""

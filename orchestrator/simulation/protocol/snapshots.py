@@ -7,6 +7,7 @@ from ...machine import events
 from .loop import Unit
 
 if TYPE_CHECKING:
+    from .controllers import Controller
     from .simulation import Simulation
 
 
@@ -33,6 +34,18 @@ class Snapshots:
 
     def _tell(self, source: str, step: int) -> None:
         self._simulation.lives.tell(events.Saved(source, step))
+
+    def found(self, source: str) -> dict[str, int]:
+        """What a controller that has taken over finds there."""
+        steps = [step for held, step in self._held if held == source]
+        return {source: max(steps)} if steps else {}
+
+    def introduce(self, controller: "Controller") -> None:
+        """Vaults come to a controller that has taken over, and say what they hold."""
+        for source, step in self.found("vault").items():
+            self._simulation.clock.after(
+                self._simulation.chance.within(1.0), controller.hear, events.Saved(source, step)
+            )
 
     def read(self, source: str, step: int) -> tuple[Unit, ...]:
         return self._held[source, step]
