@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 
 from ..conf.bounds import refuse_below
 
@@ -205,12 +205,9 @@ class Spread:
             return None
         fixed = [self._nodes[other] for other in (owner, *holders) if other != name and other in self._nodes]
         spread = _spread([*fixed, self._nodes[name]])
-        for other in loads.ascending():
-            if loads.of(other)[0] > loads.of(name)[0] - 2:
-                return None
-            if other not in holders and _spread([*fixed, self._nodes[other]]) == spread:
-                return other
-        return None
+        lighter = takewhile(lambda other: loads.of(other)[0] <= loads.of(name)[0] - 2, loads.ascending())
+        fit = (other for other in lighter if other not in holders and _spread([*fixed, self._nodes[other]]) == spread)
+        return next(fit, None)
 
     def _shared(self, node: Node, used: Sequence[Node]) -> tuple[int, ...]:
         """How many of ``used`` share its zone, its rack and the node itself."""

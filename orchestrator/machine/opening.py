@@ -146,8 +146,8 @@ def _seated(state: State, message: Open, left_over: Collection[str] = ()) -> Sta
         ranks[name] = changed(rank, seat=member.seat, standing=standing)
         parked = without(parked, name)
         present[name] = None
-        if rank.finished is None:
-            unfinished[name] = None
+        # Whoever takes another seat takes another state.
+        unfinished[name] = None
     leaving = state.leaving
     for name in message.leaving:
         if leaving.get(name) is None:

@@ -69,9 +69,8 @@ def reported(state: State, world: World) -> dict[str, Report]:
     for name in world.names:
         rank = ranks[name]
         report = rank.report
-        if report is None or not rank.standing.living:
-            continue
-        if report.abandons.number == number and report.abandons.term == term:
+        said = report is not None and report.abandons.number == number and report.abandons.term == term
+        if report is not None and said and rank.standing.living:
             found[name] = report
     return found
 

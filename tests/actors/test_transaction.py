@@ -87,6 +87,12 @@ def test_the_vote_is_entered_when_nothing_is_owed() -> None:
     assert opened(()).enter(generation(1)).entered == generation(1)
 
 
+def test_the_vote_is_not_entered_before_the_rank_has_come_to_its_work() -> None:
+    nobody_there = replace(opening(1, ()), work=None, indices={})
+    with pytest.raises(ProtocolError, match="the vote of step 0 is entered before this rank has come to it"):
+        Transaction(ME).open(nobody_there).enter(generation(1))
+
+
 def test_the_vote_is_not_entered_while_something_is_owed() -> None:
     with pytest.raises(ProtocolError, match=r"the vote of step 0 is entered while \(0, 1, 2\) are owed"):
         opened().enter(generation(1))

@@ -366,3 +366,42 @@ def test_a_node_is_lost_only_if_nobody_there_was_heard_for_long_or_all_have_ende
             ranks = {0, 1} if node == "a" else {2, 3}
             silent = script.now - heard[str(node)]
             assert silent > GIVEN_UP_S - 1.5 or not any(rank in alive for rank in ranks)
+
+
+def test_the_loss_of_a_node_may_be_the_end_of_the_run() -> None:
+    """Who lived there is all that the others, who have finished, had waited for; nobody else is looked at then."""
+    held = Watched()
+    script = held.script
+    script.finish(2, 3)
+    held.wait(GIVEN_UP_S + 1.0, nodes="")
+    assert script.look.phase is Phase.SUCCEEDED
+    assert held.lost == ["a"]
+    assert killed(script.history) == [0, 1]
+    before = script.state
+    held.beat("b")
+    assert (script.answered, script.state) == ([], before), "no node is watched any more"
+
+
+def test_when_the_run_has_ended_the_end_of_the_last_rank_is_no_loss_of_a_node() -> None:
+    held = Watched()
+    script = held.script
+    held.end_sentinel("b")
+    script.fail_in(0, final=True)
+    assert script.look.phase is Phase.FAILED
+    script.end(2, 3)
+    assert held.lost == []
+
+
+def test_all_are_lost_with_their_node() -> None:
+    """The last end is the end of the run: there is nobody left for whom the node would matter."""
+    script = Script(ranks=1, timeouts=TIMEOUTS).start()
+    script.happen(Room(9, (Node("a"), Node("b"))))
+    script.greet(0, node="a")
+    script.ready(0)
+    script.beat(0)
+    (start,) = [action for action in script.history if isinstance(action, StartSentinel)]
+    script.happen(Heard(start.incarnation, SentinelHello(start.incarnation, "a", 500)))
+    script.happen(Ended(start.incarnation, "its connection ended"))
+    script.end(0)
+    assert script.look.phase is Phase.FAILED
+    assert script.records("node lost") == []

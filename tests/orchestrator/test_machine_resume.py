@@ -67,6 +67,10 @@ def test_what_cannot_be_used_ends_the_run_before_anything_starts() -> None:
     assert script.look.error == "the checkpoints cannot be read"
 
 
+def test_before_any_rank_is_ready_a_run_has_no_identity() -> None:
+    assert identity(Script().state) == {}
+
+
 def test_the_identity_is_what_ranks_say() -> None:
     assert identity(begun(Found("storage", 0)).state) == IDENTITY
 

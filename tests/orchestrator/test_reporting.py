@@ -9,6 +9,7 @@ from everstep.orchestrator.inbox import Inbox
 from everstep.orchestrator.machine.events import Event, Heard, Reports, Tick
 from everstep.orchestrator.machine.reporting import Alike, alike
 from everstep.orchestrator.machine.state import Settings, Standing, State
+from everstep.orchestrator.machine.table import kind
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.simulation.protocol import controllers
 from everstep.orchestrator.simulation.protocol.simulation import Simulation
@@ -112,6 +113,10 @@ def test_a_rank_that_finished_stays_so_while_it_reports() -> None:
     assert script.standing(0) is Standing.FINISHED
     assert script.state.recovery is not None
     assert set(script.state.recovery.silent) == {name(1)}
+
+
+def test_in_tables_they_count_as_reports() -> None:
+    assert kind(Reports(())) is kind(Heard(name(0), report(0))) is Report
 
 
 def test_who_stands_where() -> None:

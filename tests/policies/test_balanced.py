@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from everstep.policies.workload import Assignment, Balanced
+from everstep.policies.workload import Assignment, Balanced, Contradiction
 from everstep.policies.world import Progress
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,3 +113,16 @@ def test_facts_that_cannot_be_are_refused(held: Held, text: str) -> None:
 def test_a_plan_for_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one replica"):
         POLICY.plan([], 4)
+
+
+def test_who_contradicts_whom_is_said() -> None:
+    one, two, three = (Progress(frozenset(held)) for held in ({0, 1}, {1, 2}, {3}))
+    with pytest.raises(Contradiction) as doubled:
+        Balanced().extend({0: one, 1: three, 2: two}, 4)
+    assert str(doubled.value) == "microbatches [1] are held by more than one of replicas [0, 2]"
+    assert doubled.value.replicas == (0, 2)
+    inside, beyond, before = (Progress(frozenset(held)) for held in ({0, 3}, {2, 4}, {-1, 1}))
+    with pytest.raises(Contradiction) as strange:
+        Balanced().extend({5: inside, 7: beyond, 8: before}, 4)
+    assert str(strange.value) == "microbatches [-1, 4] of replicas [7, 8] are not all in 0..3"
+    assert strange.value.replicas == (7, 8)

@@ -205,3 +205,9 @@ def test_patience_is_bounded(value: float) -> None:
         Auto(COSTS, patience=value)
     with pytest.raises(ValueError, match="horizon="):
         Auto(COSTS, horizon=value)
+
+
+def test_auto_needs_to_know_what_things_cost() -> None:
+    with pytest.raises(ValueError, match=r"auto cannot decide without costs; see given\(\)"):
+        Auto().decide(loss(members=3, survivors=2))
+    assert Auto().given(Costs(1.0)).decide(loss(members=3, survivors=2)).remedy is Remedy.SHRINK

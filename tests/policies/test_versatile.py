@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
-from everstep.policies.workload import Assignment, Balanced, Versatile
+from everstep.policies.workload import Assignment, Balanced, Contradiction, Versatile
 from everstep.policies.workload.published import Role, adjust, advance
 from everstep.policies.world import Progress
 from hypothesis import given
@@ -260,6 +260,13 @@ def test_it_survives_everything_in_small(replicas: int) -> None:
 def test_facts_that_cannot_be_are_refused(held: Held, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         POLICY.extend(held, 4)
+
+
+def test_of_several_shadows_that_repeat_a_shadow_the_first_is_named() -> None:
+    held = {0: own(0), 1: repeating(0, 0), 2: repeating(1, 0), 3: repeating(1, 0)}
+    with pytest.raises(Contradiction, match="replica 2 repeats 1, which is a shadow itself") as found:
+        POLICY.extend(held, 4)
+    assert found.value.replicas == (2, 1)
 
 
 @pytest.mark.parametrize(

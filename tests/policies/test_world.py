@@ -1,5 +1,6 @@
 """The shared identities: order, names, and worlds that cannot be."""
 
+import pickle
 from itertools import pairwise
 
 import pytest
@@ -81,3 +82,15 @@ def test_replicas_keep_their_ids_when_others_leave() -> None:
 def test_a_world_that_cannot_be_is_refused(members: tuple[Member, ...], size: int, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         world(*members, size=size)
+
+
+def test_only_what_was_given_travels() -> None:
+    """What follows from it would make every message that carries a world several times larger."""
+    there = world(member(0), member(1))
+    before = len(pickle.dumps(there))
+    assert there.by_name
+    assert there.groups
+    sent = pickle.dumps(there)
+    assert len(sent) == before
+    assert pickle.loads(sent) == there
+    assert pickle.loads(sent).incarnations == there.incarnations
