@@ -130,6 +130,9 @@ class ElasticConfig:
             or ``refuse`` the run before its first step.
         snapshot_keep: whole snapshots that stay in memory.
         snapshot_gib: GiB of a node that snapshots may use at most; None for what Ray's object store has free there.
+        hang: seconds without progress after which a rank that most others wait for is shut out; four times that in its
+            data loader, ten times between steps, and never in a stage that ``ctx.stage`` announces. None is ten times
+            what a step takes, and at least 30 s.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
@@ -159,6 +162,7 @@ class ElasticConfig:
     snapshot_spread: SnapshotSpread | str = SnapshotSpread.DEGRADE
     snapshot_keep: int = 2
     snapshot_gib: float | None = None
+    hang: float | None = None
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
     on_poison: OnTrouble | str = OnTrouble.STOP
     buffers: Buffers | str = Buffers.REFUSE
@@ -216,6 +220,8 @@ class ElasticConfig:
             raise ConfigError(f"elastic.seed={self.seed!r} must be a whole number in 0..2^63-1")
         if self.snapshot_gib is not None and not self.snapshot_gib > 0:
             raise ConfigError(f"elastic.snapshot_gib={self.snapshot_gib!r} must be positive")
+        if self.hang is not None and not self.hang > 0:
+            raise ConfigError(f"elastic.hang={self.hang!r} must be a number of seconds above 0, or null")
         if not self.bucket_mib > 0:
             raise ConfigError(f"elastic.bucket_mib={self.bucket_mib!r} must be positive")
         object.__setattr__(self, "chaos", tuple(self.chaos))

@@ -77,7 +77,7 @@ def judged(audit: Audit, signatures: Mapping[int, int]) -> Verdict:
         if replica not in signatures:
             return Inconclusive(f"replica {replica} brought no signature of microbatch {audit.index}", dict(signatures))
     asked = [audit.owner, audit.auditor]
-    if signatures[audit.owner] != signatures[audit.auditor] and audit.judge in signatures:
+    if asks_judge(audit, signatures) and audit.judge is not None and audit.judge in signatures:
         asked.append(audit.judge)
     found = exact({replica: signatures[replica] for replica in asked})
     if isinstance(found, Agree) or len(asked) > 2:

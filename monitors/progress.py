@@ -140,6 +140,15 @@ class Limits:
 LEAST = Limits(hang=30.0, data=120.0, outside=300.0)
 
 
+def at_most(hang: float) -> Limits:
+    """Limits in the usual proportions, from the seconds that a rank may stand still in a microbatch.
+
+    Raises:
+        ValueError: ``hang`` is not above 0.
+    """
+    return Limits(hang, hang * LEAST.data / LEAST.hang, hang * LEAST.outside / LEAST.hang)
+
+
 def adapted(step_seconds: float | None, least: Limits = LEAST) -> Limits:
     """Limits by what a step takes: ``STEPS`` times as long, and at least ``least``.
 

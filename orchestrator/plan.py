@@ -83,6 +83,7 @@ class RunPlan:
             spares=elastic.spares,
             replaces=elastic.replace,
             lives=lives,
+            hang=elastic.hang,
         )
 
     def program(self) -> Program:

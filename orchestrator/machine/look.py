@@ -90,6 +90,8 @@ def _reason(state: State, now: float) -> str:
     if state.phase is Phase.STARTING:
         missing = [str(rank.seat) for rank in state.living if rank.seat and rank.ready is None]
         return f"waiting for ranks {', '.join(missing)} to reach begin" if missing else "opening the first generation"
+    if state.standstill is not None:
+        return state.standstill.reason
     if state.finishing:
         return "waiting for the training function to return on every rank"
     return "training"

@@ -55,7 +55,9 @@ def heard(state: State, name: str, message: FromSentinel, now: float) -> Step:
         known = changed(known, sentinel=name, up=True, ended=0.0, suspected=0.0, last_heard=now)
         record = Record("sentinel up", facts={"sentinel": name, "node": node, "pid": message.pid})
         return watched(state, node, known), [record, *_guard(known)]
-    return watched(state, node, changed(known, last_heard=now, suspected=0.0, seen=message.ranks)), []
+    return watched(
+        state, node, changed(known, last_heard=now, suspected=0.0, seen=message.ranks, progress=message.progress)
+    ), []
 
 
 def give_up(state: State, node: str, now: float) -> Step:

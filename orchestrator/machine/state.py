@@ -8,6 +8,7 @@ from immutables import Map
 
 from ...actors.messages import Finished, Open, Raised, Ready, Report, Serving, StepRecord
 from ...conf.elastic import Timeouts
+from ...monitors.progress import ProgressRecord
 from ...policies import quarantine
 from ...policies.placement import Node
 from ...policies.quarantine import Quarantine
@@ -18,7 +19,7 @@ from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord
 from .events import Event, Found
 from .past import Past
-from .watch import Watch
+from .watch import Standstill, Watch
 
 # A set of incarnations; what is done at every message must not take longer in a larger world.
 Names = Map[str, None]
@@ -55,6 +56,7 @@ class Settings:
         lives: what the incarnations end with that the machine names itself; another one in each term.
         replacement: seconds that it is expected to take until room for a lost replica comes; None if it is not.
         quarantine: which nodes are kept out because they fail again and again.
+        hang: seconds without progress after which a rank that holds up others is shut out; None goes by the steps.
     """
 
     run: str
@@ -73,6 +75,7 @@ class Settings:
     lives: str = ""
     replacement: float | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
+    hang: float | None = None
 
     @property
     def replicas(self) -> int:
@@ -109,6 +112,7 @@ class Rank:
         start_s: seconds from there until it was ready.
         computed: microbatches that it has computed, as last heard.
         busy: seconds that these took.
+        progress: what its training thread is at, as last heard.
         held: oldest step whose record it keeps, or will keep, as last heard.
         report: its newest one; it counts while the world is the one that it abandons.
         suspected: when it became suspect; the probe's deadline counts from here.
@@ -129,6 +133,7 @@ class Rank:
     stage: str = ""
     computed: int = 0
     busy: float = 0.0
+    progress: ProgressRecord | None = None
     held: int = 0
     report: Report | None = None
     suspected: float = 0.0
@@ -264,6 +269,7 @@ class State:
         pace: (seconds, weight, model FLOPs) of the newest steps.
         warnings: what went wrong beside the training, one line each.
         metrics: final figures, where an earlier controller life has ended the run.
+        standstill: set while nothing moves.
     """
 
     settings: Settings
@@ -316,6 +322,7 @@ class State:
     traceback: str | None = None
     metrics: Mapping[str, object] = field(default_factory=dict)
     finishing: float = 0.0
+    standstill: Standstill | None = None
 
     def rank(self, incarnation: str, **fields: object) -> "State":
         """This state with one rank changed."""

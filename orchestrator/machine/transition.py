@@ -22,7 +22,7 @@ from ...actors.node.sentinel_messages import SentinelBeat, SentinelHello
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import adoption, membership, nodes, records, recovery, reporting, resuming, seating, sentinels, verdicts
+from . import adoption, hangs, membership, nodes, records, recovery, reporting, resuming, seating, sentinels, verdicts
 from .events import (
     Action,
     Ended,
@@ -198,7 +198,7 @@ def _fired(state: State, message: FaultFired) -> Step:
 
 def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Step:
     """A sign of life, with how far the rank is."""
-    names = ("position", "stage", "computed", "busy", "held")
+    names = ("position", "stage", "computed", "busy", "held", "progress")
     told = {name: getattr(message, name) for name in names}
     state = changed(state, ranks=state.heard(incarnation, now, **told))
     state, actions = records.heard(state, message)
@@ -224,6 +224,8 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     actions += records.pings(state)
     if state.phase.ended:
         return state, actions
+    state, more = hangs.look(state, now)
+    actions += more
     for name, reason in _overdue(state, now):
         began = state.ranks[name].suspected or None
         state, more = verdicts.fence(state, name, reason, now)
@@ -283,6 +285,7 @@ def _overdue(state: State, now: float) -> list[tuple[str, str]]:
     ]
     reason = f"no report within {timeouts.heartbeat:g} s of a recovery"
     overdue += [(name, reason) for name in recovery.overdue(state, now) if name not in dict(overdue)]
+    overdue += [(name, reason) for name, reason in hangs.overdue(state, now) if name not in dict(overdue)]
     return overdue
 
 

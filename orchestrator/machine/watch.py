@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
+from ...monitors.progress import ProgressRecord
+
 
 @dataclass(frozen=True)
 class Watch:
@@ -22,6 +24,7 @@ class Watch:
         ranks: process ids of those who live there.
         fallen: when ranks ended there that nobody wanted to go.
         seen: what the sentinel says that they are doing.
+        progress: what it sees that they are at.
     """
 
     sentinel: str = ""
@@ -35,3 +38,19 @@ class Watch:
     ranks: Map[str, int] = field(default_factory=Map)
     fallen: Map[str, float] = field(default_factory=Map)
     seen: Mapping[str, str] = field(default_factory=dict)
+    progress: Mapping[str, ProgressRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """Nothing moves.
+
+    Attributes:
+        reason: one line.
+        ranks: those who hold up the others; none if that cannot be told.
+        since: when it was noticed.
+    """
+
+    reason: str
+    ranks: tuple[str, ...]
+    since: float

@@ -50,6 +50,8 @@ def test_fair_over_time(size: int) -> None:
         assert len(counts) == size
         assert len(set(counts.values())) == 1
     assert len({audit.index for audit in found}) == 3 * size
+    judges = Counter((audit.owner, audit.auditor, audit.judge) for audit in found)
+    assert set(judges.values()) == {3}
 
 
 def test_nobody_to_audit() -> None:

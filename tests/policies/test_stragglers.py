@@ -23,6 +23,12 @@ def test_a_little_slow_is_observed() -> None:
     assert "no remedy gains" in found.reason
 
 
+def test_what_gains_too_little_is_not_done() -> None:
+    slightly = facts(1.04, microbatches=160)
+    assert POLICY.decide(slightly).remedy is Remedy.OBSERVE
+    assert StragglerPolicy(worth=0.0).decide(slightly).remedy is Remedy.WEIGH
+
+
 def test_slow_owes_less() -> None:
     found = POLICY.decide(facts(1.6))
     assert found.remedy is Remedy.WEIGH

@@ -1,0 +1,96 @@
+"""Nothing moves although everybody lives: who holds up the others, and for how long that is borne.
+
+Members tell with their heartbeats what their training threads are at, and sentinels what they see of those that say
+nothing. Whoever is named is given the probe time, as a silent rank is: if it is still so then, it is shut out.
+"""
+
+from itertools import islice
+from statistics import median
+
+from ...monitors.consensus import Agree, Attributed, Verdict
+from ...monitors.hang import judge
+from ...monitors.progress import LEAST, Limits, ProgressRecord, adapted, at_most
+from ...policies.values import changed
+from .events import Action, Record
+from .state import Rank, State
+from .watch import Standstill
+
+Step = tuple[State, list[Action]]
+# So many steps say what one takes.
+_NEWEST = 100
+
+
+def look(state: State, now: float) -> Step:
+    """Note a standstill when there is one, and that it is over when it is."""
+    old = state.standstill
+    if old is None and not _still(state):
+        return state, []
+    place, verdict = _verdict(state)
+    if isinstance(verdict, Agree):
+        gone = old is not None and not all(name in state.present for name in old.ranks)
+        over: list[Action] = [Record("moving again")] if old is not None and not gone else []
+        return changed(state, standstill=None), over
+    named = tuple(place[replica].incarnation for replica in verdict.ranks) if isinstance(verdict, Attributed) else ()
+    if old is not None and old.ranks == named:
+        return state, []
+    facts = {"reason": verdict.reason, "ranks": [state.ranks[name].title for name in named]}
+    return changed(state, standstill=Standstill(verdict.reason, named, now)), [Record("standstill", facts=facts)]
+
+
+def overdue(state: State, now: float) -> list[tuple[str, str]]:
+    """Members that hold up the others and did not move in the probe time either, and why that is said of them."""
+    held = state.standstill
+    if held is None or now - held.since <= state.settings.timeouts.probe:
+        return []
+    members = (state.ranks[name] for name in held.ranks if name in state.present)
+    return [(rank.incarnation, held.reason.removeprefix(f"rank {_replica(rank)} ")) for rank in members]
+
+
+def _still(state: State) -> bool:
+    """Whether any member stands still for so long that all should be looked at: they wait for each other."""
+    least = state.settings.hang or LEAST.hang
+    for name in islice(state.present, 1):
+        record = _seen(state, state.ranks[name])
+        return record is not None and record.unchanged > least
+    return False
+
+
+def _verdict(state: State) -> tuple[dict[int, Rank], Verdict]:
+    """On the members, by replica; those of one coordinate wait for each other."""
+    nobody = Agree({})
+    if state.world is None or state.finishing or (state.recovery is not None and not state.recovery.opened):
+        return {}, nobody
+    members, limits = state.members, _limits(state)
+    for coordinate in range(state.world.ranks_per_replica):
+        peers = {_replica(rank): rank for rank in members if rank.seat and rank.seat.coordinate == coordinate}
+        seen = {replica: record for replica, rank in peers.items() if (record := _seen(state, rank)) is not None}
+        if len(seen) < len(peers):
+            # Some have not told anything yet: a later look knows more.
+            return {}, nobody
+        verdict = judge(seen, limits)
+        if not isinstance(verdict, Agree):
+            return peers, verdict
+    return {}, nobody
+
+
+def _limits(state: State) -> Limits:
+    if state.settings.hang is not None:
+        return at_most(state.settings.hang)
+    newest = [seconds for seconds, _, _ in state.pace[-_NEWEST:]]
+    return adapted(median(newest) if newest else None)
+
+
+def _seen(state: State, rank: Rank) -> ProgressRecord | None:
+    """What it tells of itself, or what its sentinel sees of it, whichever stands still for longer."""
+    watch = state.watches.get(rank.node)
+    from_outside = watch.progress.get(rank.incarnation) if watch is not None and watch.up else None
+    told = [record for record in (rank.progress, from_outside) if record is not None]
+    if from_outside is not None and rank.progress is not None and from_outside.reached != rank.progress.reached:
+        # One of them is older; the one that is ahead is the newer one.
+        return max(told, key=lambda record: record.reached)
+    return max(told, key=lambda record: (record.unchanged, record.process), default=None)
+
+
+def _replica(rank: Rank) -> int:
+    assert rank.seat is not None, "members have seats"
+    return rank.seat.replica
