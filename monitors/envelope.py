@@ -6,7 +6,7 @@ runs at the same steps or from this run's own past. It comes only when the depar
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, isnan
+from math import exp, inf, isfinite, isnan, log
 from statistics import median
 from typing import Any
 
@@ -28,7 +28,8 @@ class Rule:
         persistence: readings in a row outside before an alarm.
         enough: readings without which an envelope abstains.
         window: newest healthy readings that make the envelope of a run's own past.
-        floor: the least scale, as a share of the median's magnitude, so that a number that hardly moves is no trap.
+        floor: the least scale, as a share of the median's magnitude, so that a number that hardly moves is no trap; for
+            one that departs by factors, a difference of logarithms, which is the same if it is small.
         bin: steps that share an envelope of other runs.
 
     Raises:
@@ -102,12 +103,19 @@ Envelope = Mapping[tuple[tuple[str, str, str], int], Band]
 def calibrate(runs: Sequence[Iterable[Reading]], rule: Rule) -> Envelope:
     """The envelope of healthy runs that differ in their seed, by layer and bin of steps; short bins are left out."""
     values: dict[tuple[tuple[str, str, str], int], list[float]] = {}
+    signs: dict[tuple[str, str, str], Sign] = {}
     for run in runs:
         for reading in run:
-            for key, value, _ in _judged(reading):
-                if isfinite(value):
-                    values.setdefault(_place(key, reading.step, rule), []).append(value)
-    return {place: band_of(held, rule) for place, held in values.items() if len(held) >= rule.enough}
+            for key, value, sign in _judged(reading):
+                place = _place(key, reading.step, rule)
+                signs[place[0]] = sign
+                if _counts(value, sign):
+                    values.setdefault(place, []).append(value)
+    return {
+        place: band_of(held, rule, signs[place[0]].factors)
+        for place, held in values.items()
+        if len(held) >= rule.enough
+    }
 
 
 def judge(watch: Watch, readings: Iterable[Reading], rule: Rule, envelope: Envelope | None = None) -> Judgement:
@@ -128,12 +136,12 @@ def judge(watch: Watch, readings: Iterable[Reading], rule: Rule, envelope: Envel
             newest = max((step for step, _ in (*kept[-1:], *odd[-1:])), default=None)
             if newest is not None and reading.step <= newest:
                 raise ValueError(f"{_named(key)}: step {reading.step} after step {newest}; say first that it went back")
-            band = _band(key, reading.step, kept, rule, envelope)
+            band = _band(key, reading.step, kept, rule, envelope, sign)
             if band is None:
                 abstained.append(key)
             if band is None or not _sick(value, band, sign):
                 outside.pop(key, None)
-                if isfinite(value):
+                if _counts(value, sign):
                     inside[key] = (*kept, (reading.step, value))[-rule.window :]
                 continue
             # What is outside is no part of the past: else a collapse would become healthy by lasting.
@@ -153,11 +161,18 @@ def rolled_back(watch: Watch, step: int) -> Watch:
     return Watch(inside, outside)
 
 
-def band_of(values: Sequence[float], rule: Rule) -> Band:
-    """Median and MAD of finite values."""
-    middle = median(values)
-    scale = max(_NORMAL * median(abs(value - middle) for value in values), rule.floor * abs(middle))
-    return Band(middle - rule.distance * scale, middle + rule.distance * scale)
+def band_of(values: Sequence[float], rule: Rule, factors: bool = False) -> Band:
+    """Median and MAD of finite values.
+
+    Args:
+        factors: of their logarithms; values are above 0 then.
+    """
+    held = [log(value) for value in values] if factors else values
+    middle = median(held)
+    least = rule.floor if factors else rule.floor * abs(middle)
+    scale = rule.distance * max(_NORMAL * median(abs(value - middle) for value in held), least)
+    low, high = middle - scale, middle + scale
+    return Band(_raised(low), _raised(high)) if factors else Band(low, high)
 
 
 def saved(watch: Watch) -> dict[str, Any]:
@@ -195,11 +210,23 @@ def _judged(reading: Reading) -> Iterable[tuple[Key, float, Sign]]:
 
 
 def _band(
-    key: Key, step: int, kept: tuple[tuple[int, float], ...], rule: Rule, envelope: Envelope | None
+    key: Key, step: int, kept: tuple[tuple[int, float], ...], rule: Rule, envelope: Envelope | None, sign: Sign
 ) -> Band | None:
     if envelope is not None:
         return envelope.get(_place(key, step, rule))
-    return band_of([value for _, value in kept], rule) if len(kept) >= rule.enough else None
+    return band_of([value for _, value in kept], rule, sign.factors) if len(kept) >= rule.enough else None
+
+
+def _counts(value: float, sign: Sign) -> bool:
+    """Whether it can be a part of an envelope."""
+    return isfinite(value) and (value > 0 or not sign.factors)
+
+
+def _raised(logarithm: float) -> float:
+    try:
+        return exp(logarithm)
+    except OverflowError:
+        return inf
 
 
 def _place(key: Key, step: int, rule: Rule) -> tuple[tuple[str, str, str], int]:

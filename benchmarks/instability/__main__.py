@@ -55,13 +55,13 @@ def show(outcomes: Sequence[Outcome]) -> None:
 def judged(held: Mapping[Run, Trained], course: Course, path: Path | None) -> tuple[list[Outcome], list[Outcome]]:
     """Evaluated runs by the envelope of development seeds, and by that of their own past."""
     healthy = [held[run] for run in runs("development") if run.kind == "healthy" and run in held]
-    envelope, rule = calibrated(healthy, RULE)
+    envelope = calibrated(healthy, RULE)
     tested = {run: trained for run, trained in held.items() if part_of(run) == "evaluation"}
-    by_seeds = [outcome(run, trained, course, envelope, rule) for run, trained in tested.items()]
-    by_past = [outcome(run, trained, course, None, rule) for run, trained in tested.items()]
-    print(f"{len(healthy)} healthy runs of development seeds; distance {rule.distance:g}")
+    by_seeds = [outcome(run, trained, course, envelope, RULE) for run, trained in tested.items()]
+    by_past = [outcome(run, trained, course, None, RULE) for run, trained in tested.items()]
+    print(f"{len(healthy)} healthy runs of development seeds")
     if path is not None:
-        plots.plot(path, held, by_seeds, course, envelope, rule)
+        plots.plot(path, held, by_seeds, course, envelope, RULE)
     return by_seeds, by_past
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from everstep.benchmarks.instability.plan import Run
 from everstep.benchmarks.instability.training import Course, Trained
 from everstep.monitors.diagnosis import diagnose
-from everstep.monitors.envelope import Alarm, Envelope, Rule, Watch, calibrate, judge
+from everstep.monitors.envelope import Alarm, Band, Envelope, Rule, Watch, calibrate, judge
 from everstep.monitors.reading import Reading
 from everstep.monitors.signs import HYPER, PRECISION, ROUTER
 
@@ -16,7 +16,7 @@ SMOOTHED, RISE = 20, 0.2
 # What watches mechanisms; the others are what people watch anyway.
 MECHANISMS = ("attention", "router")
 # Steps from the first alarm within which others still count for what it is.
-TOGETHER = 50
+TOGETHER = 120
 DISTANCES = (4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0)
 NAMES: Mapping[str, frozenset[str]] = {
     "low_precision": frozenset({PRECISION}),
@@ -102,19 +102,29 @@ def outcome(run: Run, trained: Trained, course: Course, envelope: Envelope | Non
     )
 
 
-def calibrated(healthy: Sequence[Trained], rule: Rule) -> tuple[Envelope, Rule]:
-    """The envelope of healthy runs, and the least distance at which none of them alarms in that of the others.
+def calibrated(healthy: Sequence[Trained], rule: Rule) -> Envelope:
+    """The envelope of healthy runs; each number has the least distance at which none alarms in that of the others.
 
     Raises:
         ValueError: if there are fewer than two runs, or they alarm at every distance.
     """
     if len(healthy) < 2:
         raise ValueError(f"an envelope needs two healthy runs or more of development seeds; there are {len(healthy)}")
+    settled: dict[tuple[tuple[str, str, str], int], Band] = {}
     for distance in DISTANCES:
         wider = dataclasses.replace(rule, distance=distance)
-        if not any(alarms_of(one, calibrate(_others(healthy, one), wider), wider) for one in healthy):
-            return calibrate([one.readings for one in healthy], wider), wider
-    raise ValueError(f"healthy runs differ by more than {DISTANCES[-1]} scales; a rule that holds needs longer bins")
+        loud = {
+            (alarm.monitor, alarm.number)
+            for one in healthy
+            for alarm in alarms_of(one, calibrate(_others(healthy, one), wider), wider)
+        }
+        for place, band in calibrate([one.readings for one in healthy], wider).items():
+            (monitor, _, number), _ = place
+            if (monitor, number) not in loud:
+                settled.setdefault(place, band)
+        if not loud:
+            return settled
+    raise ValueError(f"healthy runs differ by more than {DISTANCES[-1]} scales in {sorted(loud)}; take more of them")
 
 
 def _others(runs: Sequence[Trained], one: Trained) -> Sequence[Iterable[Reading]]:

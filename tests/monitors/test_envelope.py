@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from everstep.monitors.envelope import Alarm, Band, Rule, Watch, calibrate, judge, loaded, rolled_back, saved
+from everstep.monitors.envelope import Alarm, Band, Rule, Watch, band_of, calibrate, judge, loaded, rolled_back, saved
 from everstep.monitors.reading import Reading
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +56,21 @@ def test_what_is_no_number_is_outside() -> None:
 
 def test_what_is_infinite_is_healthy_on_that_side_and_makes_no_envelope() -> None:
     _, alarms = play([math.inf] * 4 + [3.0] * 4 + [1.0] * 3)
-    assert [alarm.healthy.low for alarm in alarms] == [pytest.approx(2.85)]
+    assert [alarm.healthy.low for alarm in alarms] == [pytest.approx(3 * math.exp(-0.05))]
+
+
+def test_what_departs_by_factors_is_as_far_down_as_up_and_can_leave_on_the_low_side() -> None:
+    values, rule = [1.0, 2.0, 4.0, 8.0, 16.0], Rule(distance=2, enough=2, floor=0)
+    scale = 2 * 1.4826 * math.log(2)
+    assert band_of(values, rule, True) == Band(pytest.approx(4 * math.exp(-scale)), pytest.approx(4 * math.exp(scale)))
+    assert band_of(values, rule).low < 0
+    assert band_of([1e300, 1e300, 1e-300], rule, True) == Band(pytest.approx(1e300), pytest.approx(1e300))
+    assert band_of([1e300, 1e-300], Rule(distance=9, enough=2), True).high == math.inf
+
+
+def test_a_zero_is_outside_of_what_departs_by_factors() -> None:
+    assert [alarm.value for alarm in play([3.0] * 4 + [0.0] * 9)[1]] == [0.0]
+    assert play([0.0] * 9)[0].inside == {}
 
 
 def test_without_an_envelope_it_abstains_and_says_so() -> None:
@@ -69,7 +83,8 @@ def test_without_an_envelope_it_abstains_and_says_so() -> None:
 def test_an_envelope_of_other_seeds_holds_in_its_bin() -> None:
     runs = [[entropy(step, 3.0 if step < 10 else 2.0) for step in range(0, 20, 5)] for _ in range(2)]
     envelope = calibrate(runs, RULE)
-    assert envelope[("attention", "blocks.0", "delta2.entropy"), 0] == Band(3.0 - 5 * 0.03, 3.0 + 5 * 0.03)
+    band = envelope[("attention", "blocks.0", "delta2.entropy"), 0]
+    assert (band.low, band.high) == (pytest.approx(3 * math.exp(-0.05)), pytest.approx(3 * math.exp(0.05)))
     watch, alarms = Watch(), []
     for step in range(7, 14):
         judged = judge(watch, [entropy(step, 2.0)], RULE, envelope)
