@@ -5,15 +5,23 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from everstep.actors.messages import Open, StoreAddress
+from everstep.actors.rank.transaction import Verdict
 from everstep.benchmarks.simulated_protocol import replay
 from everstep.orchestrator.simulation.protocol.bugs import BUGS, Bug
 from everstep.orchestrator.simulation.protocol.campaign import campaign, find, play
+from everstep.orchestrator.simulation.protocol.checkers import Checks, Violation
 from everstep.orchestrator.simulation.protocol.faults import COUNTED, POINTS
+from everstep.orchestrator.simulation.protocol.loop import Loop
 from everstep.orchestrator.simulation.protocol.outcome import Outcome
 from everstep.orchestrator.simulation.protocol.parts import Parts, fingerprint
+from everstep.orchestrator.simulation.protocol.ranks import Rank
 from everstep.orchestrator.simulation.protocol.simulation import Simulation
+from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 
 SEEDS = 150
 CHUNK = 50
@@ -149,6 +157,45 @@ def test_an_interrupted_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (first, third) == (played[0], played[2])
     assert second.hits == play(range(2, 4)).hits
     assert kept.read()[range(2, 4)] == second
+
+
+def test_a_verdict_counts_in_its_course_of_the_run() -> None:
+    """After everybody else went back and died, a rank goes on that was left behind: with what it had decided before."""
+    evaluation, step = Work(WorkKind.EVALUATION, 3), Work(WorkKind.TRAINING, 3)
+    first, anew, later = (Generation(term, 1) for term in (1, 2, 3))
+    checks, store = Checks(Loop(0, 3), exact=True), StoreAddress("host", 1, "run")
+    for generation, old, sources in ((first, None, {}), (anew, first, {"a": "a"}), (later, first, {})):
+        world = World(generation, (Member("a", Seat(0)),))
+        checks.sent(Open(world, Position(1), {}, store, sources=sources), old)
+
+    def decide(generation: Generation, work: Work) -> None:
+        rank = SimpleNamespace(
+            training=SimpleNamespace(position=Position(1), work=work),
+            ledger=SimpleNamespace(transaction=SimpleNamespace(generation=generation)),
+        )
+        checks.verdict(cast(Rank, rank), Verdict.COMMIT)
+
+    decide(first, evaluation)
+    decide(anew, step)
+    with pytest.raises(Violation, match="is decided"):
+        decide(later, step)
+    decide(later, evaluation)
+
+
+def test_a_later_controller_must_go_on_with_the_newest_world_it_heard_of() -> None:
+    checks, generation = Checks(Loop(0, 3), exact=True), Generation(1, 1)
+    world = World(generation, (Member("a", Seat(0)),))
+    checks.adopted(world, [])
+    checks.adopted(world, [generation])
+    with pytest.raises(Violation, match=r"after 1\.2 was heard of"):
+        checks.adopted(world, [generation, generation.next()])
+
+
+def test_only_the_newest_controller_may_act() -> None:
+    checks = Checks(Loop(0, 3), exact=True)
+    checks.acts(2, newest=2)
+    with pytest.raises(Violation, match="term 1 acts"):
+        checks.acts(1, newest=2)
 
 
 def test_code_is_told_apart(tmp_path: Path) -> None:

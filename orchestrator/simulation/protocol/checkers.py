@@ -52,7 +52,8 @@ class Checks:
         self._loop = loop
         self._exact = exact
         self._decided: dict[tuple[int, Position], tuple[Work, Verdict]] = {}
-        self._anew: set[Generation] = set()
+        # Which course of the run a generation belongs to: one that goes back to what was saved begins another.
+        self._courses: dict[Generation, int] = {}
         self._worlds: dict[Generation, World] = {}
 
     # --- ranks
@@ -134,9 +135,9 @@ class Checks:
         """A rank has decided, or follows one that has: one verdict for a position."""
         position, said = rank.training.position, (rank.training.work, verdict)
         generation = rank.ledger.transaction.generation
-        life = sum(generation is not None and anew <= generation for anew in self._anew)
-        if self._decided.setdefault((life, position), said) != said:
-            raise Violation("one verdict", f"{position} is decided {said} and {self._decided[life, position]}")
+        course = 0 if generation is None else self._courses.get(generation, 0)
+        if self._decided.setdefault((course, position), said) != said:
+            raise Violation("one verdict", f"{position} is decided {said} and {self._decided[course, position]}")
 
     # --- controllers
 
@@ -152,7 +153,10 @@ class Checks:
             raise Violation("generations grow", f"generation {world.generation} after {newest}")
         if message.work is None and (message.sources or newest is None):
             # Who begins a step anew decides once more what was decided, and may come to other things.
-            self._anew.add(world.generation)
+            self._courses.setdefault(world.generation, len(self._courses) + 1)
+        elif newest is not None:
+            # Not always that of the newest one of all: with everybody else dead, a rank goes on that was left behind.
+            self._courses.setdefault(world.generation, self._courses.get(newest, 0))
         if message.work is None:
             return
         wanted = Counter(set(range(message.work.microbatches)) - message.dropped)
