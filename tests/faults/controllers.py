@@ -19,7 +19,7 @@ from everstep.orchestrator import journal
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.lives import begin_life, end_life
 from everstep.orchestrator.local_cluster import LocalCluster, context
-from everstep.orchestrator.machine.events import Action, Event, Heard, Record, Send
+from everstep.orchestrator.machine.events import Action, Event, Heard, Record, Reports, Send, StartRank
 from everstep.orchestrator.plan import RunPlan
 from everstep.orchestrator.tenure import Deposed, Tenure
 from ray import cloudpickle
@@ -52,9 +52,12 @@ def _in_recovery(then: Callable[["Doomed", Any], bool]) -> Callable[["Doomed", A
 DOOMS: dict[str, Callable[["Doomed", Any], bool]] = {
     "a rank is up": _wrote("rank up"),
     "a step is taken": lambda controller, it: any(rank.position.step > 1 for rank in controller.machine.living),
+    "more are asked for": lambda controller, it: isinstance(it, StartRank) and controller.machine.target == 4,
+    "some are to leave": lambda controller, it: bool(controller.machine.leaving),
+    "two go on": lambda controller, it: isinstance(it, Record) and it.what == "opened" and it.facts["world"] == 2,
     "a loss is noticed": _wrote("recovering"),
     "one is asked to report": _in_recovery(_sent(Prepare)),
-    "one has reported": _in_recovery(_heard(Report)),
+    "one has reported": _in_recovery(lambda controller, it: isinstance(it, Reports) or _heard(Report)(controller, it)),
     "the next generation is written down": _in_recovery(_wrote("opened")),
     "one is told of it": _in_recovery(_sent(Open)),
     "one is in it": _in_recovery(_heard(Joined)),
@@ -67,9 +70,10 @@ DOOMS: dict[str, Callable[["Doomed", Any], bool]] = {
 
 
 class Doomed(Controller):
-    """Dies by SIGKILL as soon as its doom has come."""
+    """Dies by SIGKILL as soon as its doom has come; before, it may be asked for another world."""
 
     doom = ""
+    wanted = 0
 
     @property
     def machine(self) -> Any:
@@ -77,6 +81,9 @@ class Doomed(Controller):
 
     def _handle(self, event: Event) -> None:
         super()._handle(event)
+        if self.wanted and DOOMS["a step is taken"](self, event):
+            wanted, self.wanted = self.wanted, 0
+            assert self.scale(wanted) is None
         self._await_doom(event)
 
     def _carry_out(self, action: Action) -> None:
@@ -88,12 +95,12 @@ class Doomed(Controller):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def live(plan: RunPlan, directory: FolderDirectory, doom: str, outcome: str) -> None:
+def live(plan: RunPlan, directory: FolderDirectory, doom: str, wanted: int, outcome: str) -> None:
     """One life, in a process of its own."""
     cluster = LocalCluster(plan.program(), Tenure(directory))
     controller = begin_life(plan, cluster)
     controller.__class__ = Doomed
-    controller.doom = doom  # type: ignore[attr-defined]
+    controller.doom, controller.wanted = doom, wanted  # type: ignore[attr-defined]
     try:
         state = asyncio.run(controller.run())
         end_life(plan, cluster.tenure, state)
@@ -131,21 +138,25 @@ class Lives:
             except ProcessLookupError:
                 continue
 
-    def begin(self, doom: str = "") -> ForkServerProcess:
-        """Start a controller."""
+    def begin(self, doom: str = "", wanted: int = 0) -> ForkServerProcess:
+        """Start a controller, which is soon asked for so many replicas if that is not 0."""
         # The process cannot import the tests.
-        life = cloudpickle.dumps(partial(live, self.plan, self.directory, doom, str(self._folder / "outcome")))
+        life = cloudpickle.dumps(partial(live, self.plan, self.directory, doom, wanted, str(self._folder / "outcome")))
         code = f"from ray import cloudpickle\ncloudpickle.loads({life!r})()"
         process: ForkServerProcess = context().Process(target=exec, args=(code,))
         process.start()
         self.processes.append(process)
         return process
 
-    def dies(self, doom: str) -> None:
+    def dies(self, doom: str, wanted: int = 0) -> None:
         """Start a controller, and wait until its doom has come."""
-        process = self.begin(doom)
+        self.await_doom(self.begin(doom, wanted))
+
+    @staticmethod
+    def await_doom(process: ForkServerProcess) -> None:
+        """Until a controller has died as it was to."""
         process.join(DEADLINE_S)
-        assert process.exitcode == -signal.SIGKILL, f"exit code {process.exitcode}: {doom!r} has not come"
+        assert process.exitcode == -signal.SIGKILL, f"exit code {process.exitcode}: its doom has not come"
 
     def ends(self, process: ForkServerProcess | None = None) -> Outcome:
         """Start a controller, if none is given, and wait for the end of the run."""
@@ -161,6 +172,12 @@ class Lives:
     def adopted(self) -> bool:
         """Whether the newest controller goes on with what an earlier one began."""
         return any(entry["what"] == "adopted" for entry in journal.read(Path(self.plan.folder or "")))
+
+    def worlds(self) -> list[int]:
+        """How many ranks there were in each generation that was opened, or found by a later controller."""
+        folder = Path(self.plan.folder or "")
+        entries = journal.read(folder) if (folder / "journal").exists() else ()
+        return [entry["world"] for entry in entries if entry["what"] in ("opened", "adopted")]
 
     def await_step(self, step: int) -> None:
         """Until every rank has applied this step, whether there is a controller or not."""

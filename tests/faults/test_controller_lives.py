@@ -64,6 +64,61 @@ def test_it_dies_in_a_recovery(dooms: list[str], undisturbed: Outcome, tmp_path:
     assert "2.0" in (outcome.state.first_cause or "")
 
 
+def assert_nobody_is_lost(outcome: Outcome, target: int) -> None:
+    """A group may have to be built once more, since those who build one meet at the controller."""
+    assert outcome.state.target == target
+    assert not any(recovery.lost for recovery in outcome.state.recoveries)
+
+
+CHANGE = ("one is asked to report", "one has reported", "the next generation is written down", "one is in it")
+
+
+@pytest.mark.parametrize("doom", ["more are asked for", *CHANGE])
+def test_it_dies_while_the_run_grows(doom: str, undisturbed: Outcome, tmp_path: Path) -> None:
+    with Lives(tmp_path, ranks=2, gates=[2, 3, 4], replace=True) as lives:
+        lives.dies(doom, wanted=4)
+        last = lives.begin()
+        lives.until(lives.adopted)
+        open_gate(tmp_path, 2)
+        # One that was ready a moment later joins in the next step.
+        lives.until(lambda: lives.worlds()[-1] > 2)
+        open_gate(tmp_path, 3)
+        lives.until(lambda: lives.worlds()[-1] == 4)
+        open_gate(tmp_path, 4)
+        outcome = lives.ends(last)
+    assert_whole(outcome, undisturbed)
+    assert_nobody_is_lost(outcome, target=4)
+    assert len(outcome.decided) == 4, "a rank was asked for twice"
+
+
+@pytest.mark.parametrize("doom", ["some are to leave", *CHANGE])
+def test_it_dies_while_ranks_are_told_to_leave(doom: str, undisturbed: Outcome, tmp_path: Path) -> None:
+    with Lives(tmp_path, ranks=4, gates=[2, 3]) as lives:
+        lives.dies(doom, wanted=2)
+        last = lives.begin()
+        lives.until(lives.adopted)
+        open_gate(tmp_path, 2)
+        lives.until(lambda: lives.worlds()[-1] == 2)
+        open_gate(tmp_path, 3)
+        outcome = lives.ends(last)
+    assert_whole(outcome, undisturbed, lost=2)
+    assert_nobody_is_lost(outcome, target=2)
+
+
+def test_it_dies_while_ranks_leave(undisturbed: Outcome, tmp_path: Path) -> None:
+    with Lives(tmp_path, ranks=4, gates=[3, 4]) as lives:
+        first = lives.begin("two go on", wanted=2)
+        lives.until(lambda: len(lives.worlds()) == 2)
+        open_gate(tmp_path, 3)
+        lives.await_doom(first)
+        last = lives.begin()
+        lives.until(lives.adopted)
+        open_gate(tmp_path, 4)
+        outcome = lives.ends(last)
+    assert_whole(outcome, undisturbed, lost=2)
+    assert_nobody_is_lost(outcome, target=2)
+
+
 def test_it_dies_while_ranks_start(undisturbed: Outcome, tmp_path: Path) -> None:
     with Lives(tmp_path, ranks=4) as lives:
         lives.dies("a rank is up")
