@@ -1,7 +1,7 @@
 """The strawman: what the dead had is dropped, and it says so."""
 
 import pytest
-from everstep.policies.workload import AdaptiveWorld, Balanced
+from everstep.policies.workload import AdaptiveWorld, Balanced, WorkloadPolicy, workload_policy
 from everstep.policies.world import Progress
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,3 +59,8 @@ def test_facts_that_cannot_be_are_refused() -> None:
         AdaptiveWorld().extend({}, 4)
     with pytest.raises(ValueError, match="held by more than one"):
         AdaptiveWorld().extend({0: Progress(frozenset({1})), 1: Progress(frozenset({1}))}, 4)
+
+
+@pytest.mark.parametrize("policy", [AdaptiveWorld(), workload_policy("adaptive_world")])
+def test_by_default_only_the_step_of_the_loss_shrinks(policy: WorkloadPolicy) -> None:
+    assert policy.plan([0], 4).dropped == ()

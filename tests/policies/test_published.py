@@ -145,3 +145,7 @@ def losses(layout: Layout) -> Iterator[dict[Role, int]]:
 def test_losses_that_cannot_be_are_refused(layout: Layout, dead: dict[Role, int]) -> None:
     with pytest.raises(ValueError, match="cannot die of"):
         adjust(layout, dead, 8)
+
+
+def test_a_step_without_microbatches_has_roles_as_well() -> None:
+    assert advance(2, 0) == Layout(quota=1, minor_quota=0, majors=0, major_spares=2)

@@ -3,7 +3,8 @@
 import pytest
 from everstep.conf.elastic import ElasticConfig, Reduction
 from everstep.conf.errors import ConfigError
-from everstep.policies.workload import AdaptiveWorld, Balanced, Versatile, Weighted, workload_policy
+from everstep.policies.workload import AdaptiveWorld, Balanced, Versatile, Weighted, suited, workload_policy
+from everstep.policies.world import WorkKind
 
 NAMES = {"balanced": Balanced, "versatile": Versatile, "weighted": Weighted, "adaptive_world": AdaptiveWorld}
 
@@ -41,3 +42,10 @@ def test_only_one_goes_by_speeds() -> None:
     assert isinstance(given, Weighted)
     assert given.speeds == speeds
     assert given.given({}).plan([0, 1], 8) == Weighted().plan([0, 1], 8)
+
+
+def test_an_evaluation_is_whole_whatever_becomes_of_training_steps() -> None:
+    strawman, exact = AdaptiveWorld(), Versatile()
+    assert suited(strawman, WorkKind.TRAINING) is strawman
+    assert type(suited(strawman, WorkKind.EVALUATION)) is Balanced
+    assert suited(exact, WorkKind.TRAINING) is suited(exact, WorkKind.EVALUATION) is exact
