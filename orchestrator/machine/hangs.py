@@ -38,9 +38,11 @@ def look(state: State, now: float) -> Step:
 
 
 def overdue(state: State, now: float) -> list[tuple[str, str]]:
-    """Members that hold up the others and did not move in the probe time either, and why that is said of them."""
+    """Members that hold up the others and did not move in the probe time, or that of a step, either; and why."""
     held = state.standstill
-    if held is None or now - held.since <= state.settings.timeouts.probe:
+    # Where all of a machine was halted, clocks have gone on: whoever computes needs the time of a microbatch to move.
+    patience = max(state.settings.timeouts.probe, _step_seconds(state) or 0.0)
+    if held is None or now - held.since <= patience:
         return []
     members = (state.ranks[name] for name in held.ranks if name in state.present)
     return [(rank.incarnation, held.reason.removeprefix(f"rank {_replica(rank)} ")) for rank in members]
@@ -76,8 +78,12 @@ def _verdict(state: State) -> tuple[dict[int, Rank], Verdict]:
 def _limits(state: State) -> Limits:
     if state.settings.hang is not None:
         return at_most(state.settings.hang)
+    return adapted(_step_seconds(state))
+
+
+def _step_seconds(state: State) -> float | None:
     newest = [seconds for seconds, _, _ in state.pace[-_NEWEST:]]
-    return adapted(median(newest) if newest else None)
+    return median(newest) if newest else None
 
 
 def _seen(state: State, rank: Rank) -> ProgressRecord | None:

@@ -14,7 +14,7 @@ from everstep.orchestrator.view import Phase
 from everstep.policies.values import changed
 from everstep.policies.world import Position
 
-from .machine_script import START, Script, name, sent
+from .machine_script import START, Script, name, record_of, sent
 from .test_machine_nodes import Watched
 
 PROBE = Timeouts().probe
@@ -160,6 +160,18 @@ def test_a_run_that_ends_waits_for_no_steps() -> None:
     held.finish(0, 2, 3)
     stand(held, stuck(), 60.0)
     assert not held.records("standstill")
+
+
+def test_whoever_is_named_has_the_time_of_a_step_to_move() -> None:
+    held = script()
+    slow = (record_of(0, 8.0),)
+    held.hear(0, Heartbeat(name(0), START, "training", records=slow, progress=WAITS))
+    stand(held, stuck(), 1.0, since=100.0)
+    assert held.records("standstill")
+    stand(held, stuck(), 7.5, since=101.0)
+    assert killed(held) == []
+    stand(held, stuck(), 0.5, since=108.5)
+    assert killed(held) == [name(1)]
 
 
 def test_what_a_sentinel_sees_of_those_who_say_nothing() -> None:
