@@ -15,6 +15,7 @@ from .inbox import Inbox
 from .journal import Journal
 from .machine.events import (
     Action,
+    Ended,
     EndRun,
     Event,
     Found,
@@ -166,7 +167,8 @@ class Controller:
                 await self._recall(self._checkpoints, begun=bool(self._past.generation))
             living = await self._cluster.adopt(self._past)
             if self._past.saved.get(VAULT) and self._vaults is not None:
-                await self._hear_vaults(self._vaults)
+                known = {name for name, rank in self._past.ranks.items() if not rank.gone}
+                await self._hear_vaults(self._vaults, known if living is None else known & living)
             # What vaults hold they tell themselves, newer than any journal.
             saved = {source: step for source, step in self._past.saved.items() if source != VAULT}
             self._handle(TookOver(replace(self._past, saved={**saved, **self._state.saved}), living, time.time()))
@@ -177,18 +179,33 @@ class Controller:
         if not self._over:
             self._handle(Started())
 
-    async def _hear_vaults(self, vaults: Vaults) -> None:
-        """Wait for vaults to come: if no rank lives, what they hold is what the run goes on from."""
-        kept: list[Event | Deposed] = []
-        deadline = time.monotonic() + self._state.settings.timeouts.adopt / 2
-        while VAULT not in self._state.saved and time.monotonic() < deadline:
+    async def _hear_vaults(self, vaults: Vaults, ranks: set[str]) -> None:
+        """Wait for vaults to come: if no rank lives, what they hold is what the run goes on from.
+
+        Args:
+            ranks: that may live. Without any nobody else is kept waiting, and vaults may take as long as they live.
+        """
+        kept: list[Event] = []
+        timeouts, began = self._state.settings.timeouts, time.monotonic()
+        while VAULT not in self._state.saved:
+            if time.monotonic() - began > (timeouts.adopt if ranks else timeouts.orphan):
+                break
             await asyncio.sleep(_LOOK_AGAIN_S)
             while not self._events.empty():
-                event = self._events.get_nowait()
-                if isinstance(event, Saved) or (isinstance(event, Heard) and vaults.concerns(event.message)):
-                    self._handle(event)
-                else:
-                    kept.append(event)
+                match self._events.get_nowait():
+                    case Saved() as event:
+                        self._handle(event)
+                    case Heard(_, message) as event if vaults.concerns(message):
+                        self._handle(event)
+                    case Tick() as event:
+                        # Else those who have come would take this life for gone.
+                        self._order(vaults.hear(event, time.monotonic())[1])
+                    case Deposed() as end:
+                        raise end
+                    case event:
+                        if isinstance(event, Ended):
+                            ranks.discard(event.incarnation)
+                        kept.append(event)
         for event in kept:
             self._events.put_nowait(event)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError
 
 from ..actors.messages import Hello
 from ..actors.node.sentinel import SentinelSpec
@@ -232,6 +232,9 @@ class RayCluster:
         except (ActorDiedError, ActorUnavailableError):
             # Ray calls an actor dead a moment before its process is.
             return life.process is None or await _ended(life.process, timeout)
+        except ActorUnschedulableError:
+            # Its node went before it came to be.
+            return True
         except TimeoutError:
             return False
         return False

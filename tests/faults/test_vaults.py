@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import psutil
 from everstep.conf.chaos import Fault, FaultPoint
+from everstep.orchestrator import journal
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.view import Phase
 
+from .controllers import Lives
 from .harness import During, Outcome, drive, open_gate, plan_of, until
 
 RANKS, GATE = 3, 4
@@ -192,6 +195,39 @@ def test_the_vault_of_a_drained_node_gives_its_parts_away_and_goes_while_the_run
     assert_succeeded(outcome, undisturbed)
     (recovery,) = outcome.state.recoveries
     assert "restore from vault" in recovery.decision
+
+
+def started(controller: int) -> set[int]:
+    """What a controller's forkserver has started: ranks and vaults."""
+    return {each.pid for server in psutil.Process(controller).children() for each in server.children()}
+
+
+def test_the_controller_and_every_rank_are_killed_at_once_and_the_vault_is_late(
+    undisturbed: Outcome, tmp_path: Path
+) -> None:
+    """As on a machine that is so busy that it takes long to find the next controller."""
+    adopt = 0.4
+    with Lives(tmp_path, ranks=RANKS, snapshot_every=1, gates=[GATE]) as lives:
+        quick = replace(lives.plan.elastic.timeouts, adopt=adopt, orphan=60.0)
+        lives.plan = replace(lives.plan, elastic=replace(lives.plan.elastic, timeouts=quick))
+        folder = Path(lives.plan.folder or "")
+        first = lives.begin()
+        lives.await_step(GATE - 1)
+        lives.until(lambda: any("vault" in entry.get("saved", ()) for entry in journal.read(folder)))
+        assert first.pid is not None
+        (vault,) = started(first.pid) - {*lives.pids()}
+        os.kill(vault, signal.SIGSTOP)
+        for pid in (first.pid, *lives.pids()):
+            os.kill(pid, signal.SIGKILL)
+        open_gate(tmp_path, GATE)
+        second = lives.begin()
+        lives.until(lambda: (lives.directory.controller() or (0,))[0] == 2)
+        # Nothing happens meanwhile that could be awaited.
+        time.sleep(3 * adopt)
+        os.kill(vault, signal.SIGCONT)
+        outcome = lives.ends(second)
+    assert_succeeded(outcome, undisturbed)
+    assert outcome.state.resumed.endswith("from vault")
 
 
 def test_too_little_memory_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

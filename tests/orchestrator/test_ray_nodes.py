@@ -1,5 +1,6 @@
 """What Ray says of its nodes is read right, and told once."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 import ray
 from everstep.orchestrator.machine.events import NodeDraining, NodeLost, Room
+from everstep.orchestrator.ray_cluster import RayCluster, _Life
 from everstep.orchestrator.ray_nodes import Sight, look_around, news, preferences, sight
 from everstep.policies.placement import Node
+from ray.exceptions import ActorUnschedulableError
 
 NEED = {"CPU": 2.0, "GPU": 0.0, "special": 0.5}
 
@@ -37,6 +40,24 @@ def test_failure_domains_come_from_labels() -> None:
 def test_a_drained_node_has_no_room() -> None:
     seen = sight([entry("a")], {"a": {"CPU": 8.0, "special": 8.0}}, {"a": None}, NEED)
     assert (seen.nodes[0].room, seen.draining) == (0, {"a": None})
+
+
+def test_what_could_not_be_started_since_its_node_went_is_gone() -> None:
+    class Actor:
+        """Of a node that is no more."""
+
+        @property
+        def alive(self) -> "Actor":
+            return self
+
+        async def remote(self) -> None:
+            raise ActorUnschedulableError("its node does not exist any more")
+
+    async def gone() -> bool:
+        watch = asyncio.create_task(asyncio.sleep(0))
+        return await RayCluster._gone(_Life(Actor(), watch), 10.0)
+
+    assert asyncio.run(gone())
 
 
 def test_news_are_told_once() -> None:
