@@ -226,7 +226,7 @@ class Listener:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_nothing_that_ranks_say_makes_the_machine_raise(workload: str, seed: int) -> None:
     chance = Random(seed)
@@ -234,7 +234,7 @@ def test_nothing_that_ranks_say_makes_the_machine_raise(workload: str, seed: int
     Listener(chance, WORKLOADS[workload](), recovery).boot().play(events=60)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_nor_does_it_when_a_controller_takes_over(seed: int) -> None:
     chance = Random(seed)

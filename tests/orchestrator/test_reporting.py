@@ -35,7 +35,7 @@ def one_by_one(state: State, heard: tuple[Heard, ...], now: float) -> tuple[Stat
     return state, done
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1_000_000))
 def test_batches_of_anything_change_what_their_reports_change(seed: int) -> None:
     chance = Random(seed)
@@ -64,7 +64,7 @@ def recorded(seed: int) -> list[tuple[Settings, list[tuple[Event, float]]]]:
     return list(lives.values())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 100_000))
 def test_a_whole_run_is_the_same_if_reports_that_follow_each_other_come_as_one(seed: int) -> None:
     for held, story in recorded(seed):
