@@ -249,6 +249,9 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
         unfinished=living,
         leaving=leaving,
     )
+    # An earlier life may have written that these are let go, and told nobody.
+    state = membership.surplus(state) if adoption.past.target is not None else state
+    state = membership.leave(state, lambda member: member.node in state.draining)
     actions: list[Action] = []
     for rank in state.living:
         if rank.incarnation in living:

@@ -137,8 +137,7 @@ def resize(state: State, replicas: int, now: float) -> Step:
         # Who is too many leaves the first generation.
         state, asked = ask(state, now)
         return state, [record, *asked]
-    staying = [each for each in state.world.replicas if not _leaves(state, each)]
-    state = leave(state, lambda member: member.seat.replica in staying[replicas:])
+    state = surplus(state)
     state, asked = ask(state, now)
     state, actions = settle(state, now)
     return state, [record, *asked, *actions]
@@ -149,6 +148,14 @@ def dismiss(state: State, incarnation: str, reason: str) -> Step:
     facts = {**state.ranks[incarnation].facts, "reason": reason}
     state = state.lost(incarnation, standing=Standing.LEFT, cause=reason)
     return state, [KillRank(incarnation, reason), Record("dismissed", facts=facts)]
+
+
+def surplus(state: State) -> State:
+    """More replicas train than there should be: those with the highest ids are to leave."""
+    assert state.world is not None
+    alive = {state.world.by_name[name].seat.replica for name in state.present}
+    staying = [each for each in state.world.replicas if each in alive and not _leaves(state, each)]
+    return leave(state, lambda member: member.seat.replica in staying[state.target :])
 
 
 def leave(state: State, chosen: Callable[[Member], bool]) -> State:

@@ -66,6 +66,21 @@ def test_who_serves_an_older_world_and_is_not_in_the_newest_is_shut_out_if_nobod
     assert life.state.ranks["0002-a"].cause == "it is no member of the newest generation"
 
 
+def test_who_was_to_leave_and_was_not_told_is_told_by_the_next_controller() -> None:
+    """The earlier one has written that they are let go, and died before it told them."""
+    three = ("0000-a", "0001-a", "0002-a")
+    life = SecondLife(Past(ranks=known(*three), target=2))
+    for replica, each in enumerate(three):
+        life.come(each, Seat(replica), world_of(1, *three))
+    assert list(life.state.leaving) == ["0002-a"]
+    drained = SecondLife(Past(ranks=known(*three), target=3, draining=frozenset({"node"})))
+    unknown = SecondLife(Past(ranks=known(*three)))
+    for other, leaving in ((drained, [*three]), (unknown, [])):
+        for replica, each in enumerate(three):
+            other.come(each, Seat(replica), world_of(1, *three))
+        assert sorted(other.state.leaving) == leaving
+
+
 def test_who_was_left_behind_and_is_known_is_a_spare() -> None:
     life = SecondLife(Past(ranks=known("0000-a", "0001-a", "0002-a")))
     life.come("0002-a", Seat(2), world_of(1, "0000-a", "0001-a", "0002-a"))
