@@ -1,7 +1,7 @@
 """Silence, exceptions, last words and the end: what one rank's behaviour means for the run."""
 
-from everstep.actors.messages import Cadence, FaultFired, Fenced, Heartbeat, Open, Ping, Release
-from everstep.orchestrator.machine.events import EndRun, Heard
+from everstep.actors.messages import FaultFired, Fenced, Heartbeat, Open, Ping, Release
+from everstep.orchestrator.machine.events import EndRun
 from everstep.orchestrator.machine.state import Standing
 from everstep.orchestrator.view import Phase
 from everstep.policies.world import Position
@@ -387,18 +387,3 @@ def test_whoever_speaks_after_a_failure_is_told_to_end() -> None:
     script.hear(1, Heartbeat(name(1), Position(0), "training"))
     assert addressees(script.answered, Fenced) == [1]
     assert script.error == "rank 0.0: ValueError: bad (train.py:1)"
-
-
-def test_a_fault_that_hits_nobody_whom_the_machine_knows_is_noted_all_the_same() -> None:
-    """It is about to hit a vault."""
-    script = Script().boot()
-    script.happen(Heard("vault-a", FaultFired("vault-a", "sigkill of a vault", "pid 9")))
-    assert script.look.faults_fired == ("sigkill of a vault: pid 9",)
-
-
-def test_how_often_is_saved_is_shown() -> None:
-    script = Script().boot()
-    script.hear(0, Cadence(name(0), "checkpoint", "every 40 steps"))
-    script.hear(0, Cadence(name(0), "snapshot", "every 4 steps"))
-    script.hear(0, Cadence(name(0), "checkpoint", "every 50 steps"))
-    assert script.look.cadence == {"checkpoint": "every 50 steps", "snapshot": "every 4 steps"}
