@@ -159,7 +159,9 @@ class Rank:
         simulation = self._simulation
         newest = simulation.lives.newest
         there = newest.alive and newest.term >= self._term
-        if self.frozen or not there or simulation.network.heals(self.name, newest.name) > simulation.clock.now:
+        # What the last one has sent is read to its end first, as one thread does both.
+        unread = self.frozen or self._deferred
+        if unread or not there or simulation.network.heals(self.name, newest.name) > simulation.clock.now:
             # Training goes on without a controller, but not for ever.
             simulation.clock.after(0.02 + simulation.chance.share(), self._look_up)
             return
