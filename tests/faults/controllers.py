@@ -52,7 +52,7 @@ def _in_recovery(then: Callable[["Doomed", Any], bool]) -> Callable[["Doomed", A
 DOOMS: dict[str, Callable[["Doomed", Any], bool]] = {
     "a rank is up": _wrote("rank up"),
     "a step is taken": lambda controller, it: any(rank.position.step > 1 for rank in controller.machine.living),
-    "more are asked for": lambda controller, it: isinstance(it, StartRank) and controller.machine.target == 4,
+    "more are asked for": lambda controller, it: isinstance(it, StartRank) and controller.machine.target == 3,
     "some are to leave": lambda controller, it: bool(controller.machine.leaving),
     "two go on": lambda controller, it: isinstance(it, Record) and it.what == "opened" and it.facts["world"] == 2,
     "a loss is noticed": _wrote("recovering"),
