@@ -176,7 +176,7 @@ class Statement:
             signatures[2 * communicator.rank : 2 * communicator.rank + 2] = torch.tensor(halves, dtype=torch.float64)
         summed = torch.cat([rows.flatten(), flags, signatures]).to(self.maxima.device)
         wishes = [number for wish in self.part.wishes for number in (wish.full, 1 / wish.every if wish.every else 0)]
-        highest = torch.cat([maxima, torch.tensor([pace, *wishes], dtype=torch.float64, device=maxima.device)])
+        highest = torch.cat([maxima, torch.tensor([*wishes, pace], dtype=torch.float64, device=maxima.device)])
         return Taking(
             self.microbatches,
             payloads,
@@ -185,6 +185,7 @@ class Statement:
             [communicator.all_reduce(summed, dist.ReduceOp.SUM), communicator.all_reduce(highest, dist.ReduceOp.MAX)],
             len(touched),
             self.part.dropped,
+            len(self.part.wishes),
         )
 
 
@@ -199,6 +200,7 @@ class Taking:
     pending: list[Pending]
     parameters: int
     dropped: frozenset[int]
+    places: int
 
     def finish(self, communicator: Communicator) -> Census:
         """Wait for it and read it.
@@ -217,8 +219,8 @@ class Taking:
             raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
         numbers = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
         stop, *touched = (flag > 0 for flag in flags.tolist())
-        highest = self.highest.tolist()
-        maxima, (pace, *said) = highest[: self.parameters], highest[self.parameters :]
+        *highest, pace = self.highest.tolist()
+        maxima, said = highest[: len(highest) - 2 * self.places], highest[len(highest) - 2 * self.places :]
         wishes = tuple(
             Wish(full > 0, round(1 / often) if often else 0) for full, often in zip(said[::2], said[1::2], strict=True)
         )

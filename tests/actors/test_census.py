@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from everstep.actors.rank.census import Census, Contribution, Statement
+from everstep.actors.rank.census import Census, Contribution, Part, Statement, Wish
 from everstep.actors.rank.transaction import ProtocolError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,3 +165,21 @@ def test_figures_of_an_empty_census() -> None:
     census = Census((), (), ())
     assert census.weight == 0
     assert math.isnan(census.loss)
+
+
+def test_wishes_of_where_states_are_saved_are_full_for_any_and_as_often_as_anybody_has() -> None:
+    said = (
+        (Wish(False, 64), Wish(True, 0)),
+        (Wish(False, 32), Wish(False, 0)),
+        (Wish(False, 0), Wish(False, 0)),
+    )
+
+    def work(communicator: ThreadCommunicator) -> Census:
+        part = Part(wishes=said[communicator.rank])
+        held = {communicator.rank: contribution()}
+        maxima = torch.ones(2, dtype=torch.float64)
+        return Statement(held, 3, [True, False], maxima, part=part).begin(communicator).finish(communicator)
+
+    for census in together(3, work):
+        assert census.wishes == (Wish(False, 32), Wish(True, 0))
+        assert (census.maxima, census.touched) == ([1.0, 1.0], [True, False])

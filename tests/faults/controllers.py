@@ -179,6 +179,12 @@ class Lives:
         entries = journal.read(folder) if (folder / "journal").exists() else ()
         return [entry["world"] for entry in entries if entry["what"] in ("opened", "adopted")]
 
+    def told_to_leave(self) -> bool:
+        """Whether those who are to leave were told, or will be with the generation that is opened next."""
+        entries = journal.read(Path(self.plan.folder or ""))
+        leaving = [entry["leaving"] for entry in entries if entry.get("leaving")]
+        return bool(leaving) and all(leaving[-1].values())
+
     def await_step(self, step: int) -> None:
         """Until every rank has applied this step, whether there is a controller or not."""
 

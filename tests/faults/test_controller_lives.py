@@ -97,6 +97,8 @@ def test_it_dies_while_ranks_are_told_to_leave(doom: str, undisturbed: Outcome, 
         lives.dies(doom, wanted=2)
         last = lives.begin()
         lives.until(lives.adopted)
+        # Whoever is told in step 2 leaves in step 3.
+        lives.until(lives.told_to_leave)
         open_gate(tmp_path, 2)
         lives.until(lambda: lives.worlds()[-1] == 2)
         open_gate(tmp_path, 3)
