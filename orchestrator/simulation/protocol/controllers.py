@@ -204,7 +204,9 @@ class Controller:
         if not isinstance(message, Ping):
             simulation.note("{} to {}: {} {}", self.name, name, type(message).__name__, _generation(message))
         if isinstance(message, Open):
-            simulation.checks.sent(message, before.world.generation if before.world else None)
+            # What takes over may open the next one in the same turn in which it adopts the newest that it has heard of.
+            adopted = max(self._worlds_heard, default=None)
+            simulation.checks.sent(message, before.world.generation if before.world else adopted)
         connection = self._connections.get(name)
         if connection is not None:
             connection.say_down(message)

@@ -1,6 +1,7 @@
 """One simulated rank: the real ledger, a control thread that hears messages, and a training thread that is resumed."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ....actors.messages import (
@@ -166,7 +167,7 @@ class Rank:
             simulation.clock.after(0.02 + simulation.chance.share(), self._look_up)
             return
         self._term = newest.term
-        self.connection = newest.accept(self, self._receive, self._look_up)
+        self.connection = newest.accept(self, partial(self._receive, newest.term), self._look_up)
         for message in self._introduction():
             self.connection.say_up(message)
 
@@ -184,10 +185,12 @@ class Rank:
         if quiet and self.connected and simulation.lives.newest.term > self._term:
             assert self.connection is not None
             self.connection.close()
+            self.connection = None
             self._look_up()
 
-    def _receive(self, message: ToRank) -> None:
-        if not self.alive:
+    def _receive(self, term: int, message: ToRank) -> None:
+        # Nobody reads any more what comes over a connection that this end has left, or of an earlier controller.
+        if not self.alive or self.connection is None or term != self._term:
             return
         if self._deferred or self.frozen:
             self._deferred.append(message)
