@@ -95,6 +95,12 @@ def test_every_kind_of_fault_hits_where_it_hurts_most(outcome: Outcome) -> None:
     assert {kind for kind, _ in outcome.hits} >= set(COUNTED)
 
 
+@pytest.mark.parametrize("seed", [696, 4200, 15566, 18384])
+def test_runs_in_which_checks_once_saw_what_was_not_there(seed: int) -> None:
+    """Courses of the run that were left, and messages that nobody reads any more."""
+    Simulation(seed).run()
+
+
 def test_a_seed_is_one_run() -> None:
     for seed in (3, 18, 44):
         first, second = Simulation(seed), Simulation(seed)

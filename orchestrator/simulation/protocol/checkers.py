@@ -104,9 +104,15 @@ class Checks:
             raise Violation("the state of that very step", told)
 
     def released(self, rank: "Rank") -> None:
-        """Whoever is let go before the end leaves nothing undone that counts on it."""
+        """Whoever is let go before the end leaves nothing undone that counts on it.
+
+        What it has done of a course that the others have left, which it may not have heard, counts no more.
+        """
         transaction = rank.ledger.transaction
         counts = transaction.entered is None and transaction.repeats is None
+        generation = transaction.generation
+        if generation is not None and self._worlds:
+            counts &= self._courses.get(generation, 0) == self._courses.get(max(self._worlds), 0)
         if counts and (transaction.done or transaction.owed):
             raise Violation("a leaver's work is not lost", f"{rank.name} is released with {transaction}")
 
