@@ -41,15 +41,18 @@ def fold(state: State, heard: Sequence[Heard], start: int, now: float) -> tuple[
     recovery, world = state.recovery, state.world
     if recovery is None or recovery.opened or world is None or state.adoption is not None:
         return state, 0
-    size, generation, silent = state.settings.ranks_per_replica, world.generation, recovery.silent
+    size, silent = state.settings.ranks_per_replica, recovery.silent
+    # Numbers are compared much faster than the values that they make up.
+    term, number = world.generation.term, world.generation.number
+    ranks = state.ranks
     taken: dict[str, Rank] = {}
     accused: Counter[str] = Counter(state.accusations)
     for one in islice(heard, start, None):
         name, message = one.incarnation, one.message
         if not isinstance(message, Report) or name not in silent or name in taken:
             break
-        rank = state.ranks[name]
-        known = rank.standing in _TRUSTED and message.abandons == generation
+        rank, abandons = ranks[name], message.abandons
+        known = abandons.number == number and abandons.term == term and rank.standing in _TRUSTED
         if not known or impossible(message, size):
             break
         if message.accused is not None and message != rank.report:
@@ -64,7 +67,6 @@ def fold(state: State, heard: Sequence[Heard], start: int, now: float) -> tuple[
 def reported(state: State, world: World) -> dict[str, Report]:
     """What living members of a world have said when they gave it up, in the order of their seats."""
     ranks, term, number = state.ranks, world.generation.term, world.generation.number
-    # Numbers are compared much faster than the values that they make up.
     found: dict[str, Report] = {}
     for name in world.names:
         rank = ranks[name]
