@@ -23,6 +23,8 @@ _PLAIN = (
     "sources",
 )
 _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
+# The others mean something only beside what living ranks say.
+_INHERITED = tuple(name for name in (*_PLAIN, *_GROWING) if name not in ("target", "leaving"))
 
 
 def inherited(state: State, past: Past, shift: float = 0.0) -> State:
@@ -31,23 +33,9 @@ def inherited(state: State, past: Past, shift: float = 0.0) -> State:
     Args:
         shift: from seconds since the epoch to this life's clock.
     """
-    kept = (
-        "first_cause",
-        "decision",
-        "recoveries",
-        "faults_fired",
-        "warnings",
-        "raised",
-        "poison",
-        "draining",
-        "saved",
-        "cadence",
-        "setbacks",
-        "sources",
-    )
     target = state.settings.replicas if past.target is None else past.target
     failures = Ledger({node: with_fields(held, at=held.at + shift) for node, held in past.failures.items()})
-    return with_fields(state, target=target, failures=failures, **{name: getattr(past, name) for name in kept})
+    return with_fields(state, target=target, failures=failures, **{name: getattr(past, name) for name in _INHERITED})
 
 
 def note(before: State, after: State) -> list[Record]:
