@@ -43,7 +43,7 @@ class Serving:
         work: what is under way there, None if the rank has not come to it.
         poison: by step, indices that nobody may compute.
         anew: members that were to begin with nothing done when that generation was opened.
-        joined: whether it has built the group of that generation.
+        joined: whether it has built the group of that generation, and need not meet a peer there for its state.
     """
 
     incarnation: str

@@ -214,8 +214,10 @@ class RankProcess:
         serving, joined = self.ledger.serving(), self._said.get(Joined)
         if serving is None:
             return None
-        # Who is not in its group yet waits at a meeting place that may be gone.
-        return replace(serving, joined=isinstance(joined, Joined) and joined.generation == serving.world.generation)
+        # Who is not in its group yet, or takes its state from a peer, waits at a meeting place that may be gone.
+        there = isinstance(joined, Joined) and joined.generation == serving.world.generation
+        transaction = self.ledger.transaction
+        return replace(serving, joined=there and (not transaction.lacks or transaction.restore is not None))
 
     def _trained(self, train: TrainFunction) -> bool:
         """Call the training function, and stay until nothing more is wanted; False if it is to be called again."""
