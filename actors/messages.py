@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..monitors.progress import ProgressRecord
 from ..policies.world import Generation, Position, Seat, Work, World
+from .evidence import Evidence
 from .node.vault_messages import Copies, Offered, Withdraw
 
 PROTOCOL = 1
@@ -298,6 +299,7 @@ FromRank = (
     | Cadence
     | Unreadable
     | Offered
+    | Evidence
 )
 
 
@@ -311,8 +313,7 @@ class Ping:
     Attributes:
         recorded: the controller has the records of all steps before this one.
         wanted: whether it wants the others from this rank.
-        kept: those before this one are written down as well, and need not be kept for a later controller; None if
-            all that it has are.
+        kept: those before this one are written down as well, and need not be kept; None if all that it has are.
     """
 
     recorded: int = 0
@@ -366,8 +367,7 @@ class Open:
         dropped: indices that nobody contributes; only a policy that is not exact drops any.
         speeds: microbatches per second by replica, for plans that go by them.
         leaving: members that begin no work any more, and will be let go when they have none.
-        sources: members that take up ``position`` with nothing done, and from whom they take the state before it;
-            from themselves, if they have it.
+        sources: by members that take up ``position`` with nothing done, who has the state before it, maybe themselves.
         restore: set if the state is older than what was decided.
     """
 

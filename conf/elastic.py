@@ -133,6 +133,8 @@ class ElasticConfig:
         hang: seconds without progress after which a rank that most others wait for is shut out; four times that in its
             data loader, ten times between steps, and never in a stage that ``ctx.stage`` announces. None is ten times
             what a step takes, and at least 30 s.
+        check_every: steps from one check for silent corruption to the next: peers compare their state, one microbatch
+            that others compute again, and one layer that is run once more; 0 for none.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
@@ -163,6 +165,7 @@ class ElasticConfig:
     snapshot_keep: int = 2
     snapshot_gib: float | None = None
     hang: float | None = None
+    check_every: int = 128
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
     on_poison: OnTrouble | str = OnTrouble.STOP
     buffers: Buffers | str = Buffers.REFUSE
@@ -247,6 +250,7 @@ _WHOLE = (
     ("snapshot_every", 0),
     ("snapshot_copies", 1),
     ("snapshot_keep", 1),
+    ("check_every", 0),
 )
 _BY_CADENCE = ("checkpoint_every", "snapshot_every")
 _RECOVERIES = ("auto", "swap", "shrink", "restart")

@@ -85,6 +85,7 @@ def test_overrides_create_what_the_file_left_out() -> None:
             ["elastic.chaos[0].target=spare"],
             "elastic.chaos[0]: spare 1.0 does not exist; spares are numbered from 4 on, and their coordinate is 0",
         ),
+        (["elastic.check_every=-1"], "elastic.check_every=-1 must be a whole number of at least 0"),
         (["elastic.spares=-1"], "elastic.spares=-1 must be a whole number of at least 0"),
         (
             ["elastic.recovery=prayer"],
