@@ -11,7 +11,8 @@ from everstep.actors.messages import Heartbeat, Hello, Open, Prepare, Ready, Rep
 from everstep.conf.elastic import Timeouts
 from everstep.orchestrator.machine import events
 from everstep.orchestrator.machine.memory import note
-from everstep.orchestrator.machine.state import Settings, State
+from everstep.orchestrator.machine.settings import Settings
+from everstep.orchestrator.machine.state import State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.recovery import recovery_policy
 from everstep.policies.workload import Balanced

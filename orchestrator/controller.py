@@ -41,7 +41,8 @@ from .machine.look import failures, look
 from .machine.memory import inherited, note
 from .machine.past import Past
 from .machine.resuming import identity
-from .machine.state import Settings, Standing, State
+from .machine.settings import Settings
+from .machine.state import Standing, State
 from .machine.transition import advance
 from .records.publisher import Publisher
 from .records.sink import Sink

@@ -19,7 +19,7 @@ from . import journal
 from .checkpoints import FOLDER, Checkpoints
 from .cluster import Program
 from .journal import Files, Store
-from .machine.state import Settings
+from .machine.settings import Settings
 from .records import json_lines, tensorboard
 from .records.callbacks import Callback
 from .records.copies import Copies

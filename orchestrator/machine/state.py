@@ -7,18 +7,15 @@ from enum import StrEnum
 from immutables import Map
 
 from ...actors.messages import Finished, Open, Raised, Ready, Report, Serving, StepRecord
-from ...conf.elastic import Timeouts
 from ...monitors.progress import ProgressRecord
 from ...policies import quarantine
 from ...policies.placement import Node
-from ...policies.quarantine import Quarantine
-from ...policies.recovery import RecoveryPolicy, Shrink
 from ...policies.values import changed
-from ...policies.workload import WorkloadPolicy
 from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord
 from .events import Event, Found
 from .past import Past
+from .settings import Settings
 from .watch import Standstill, Watch
 
 # A set of incarnations; what is done at every message must not take longer in a larger world.
@@ -34,53 +31,6 @@ def names(incarnations: Iterable[str]) -> Names:
 def without(held: Names, incarnation: str) -> Names:
     """The set without one of them, whether it was there or not."""
     return held.delete(incarnation) if incarnation in held else held
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What does not change during a run.
-
-    Attributes:
-        run: its name.
-        term: of this controller life.
-        ranks: incarnations to start, in the order of their seats; spares come after the last seat.
-        minimum: fewest replicas that may train.
-        workload: policy that gives microbatches to replicas.
-        timeouts: all deadlines, in seconds.
-        store_prefix: root of the store keys; the generation is appended.
-        weight_unit: what the weights of losses count.
-        skip_poison: whether a poison microbatch is left out; else it ends the run.
-        recovery: policy that answers a loss.
-        spares: parked ranks that there should be beside the members.
-        replaces: whether another rank is asked for in the place of each that is gone.
-        lives: what the incarnations end with that the machine names itself; another one in each term.
-        replacement: seconds that it is expected to take until room for a lost replica comes; None if it is not.
-        quarantine: which nodes are kept out because they fail again and again.
-        hang: seconds without progress after which a rank that holds up others is shut out; None goes by the steps.
-    """
-
-    run: str
-    term: int
-    ranks: tuple[str, ...]
-    minimum: int
-    workload: WorkloadPolicy
-    timeouts: Timeouts
-    ranks_per_replica: int = 1
-    store_prefix: str = ""
-    weight_unit: str = "weight"
-    skip_poison: bool = False
-    recovery: RecoveryPolicy = field(default_factory=Shrink)
-    spares: int = 0
-    replaces: bool = False
-    lives: str = ""
-    replacement: float | None = None
-    quarantine: Quarantine = field(default_factory=Quarantine)
-    hang: float | None = None
-
-    @property
-    def replicas(self) -> int:
-        """That the run starts with."""
-        return (len(self.ranks) - self.spares) // self.ranks_per_replica
 
 
 class Standing(StrEnum):

@@ -11,7 +11,7 @@ from ...policies.quarantine import Quarantine
 from ...policies.recovery import RecoveryDecision, RecoveryPolicy, recovery_policy
 from ...policies.remedies import LossFacts
 from ...policies.workload import WorkloadPolicy, workload_policy
-from ..machine.state import Settings
+from ..machine.settings import Settings
 from .account import Saves
 
 # Nothing is found out by silence: the engine says when somebody dies.

@@ -35,7 +35,8 @@ from everstep.orchestrator.machine.events import (
     Tick,
 )
 from everstep.orchestrator.machine.look import look
-from everstep.orchestrator.machine.state import Settings, Standing, State
+from everstep.orchestrator.machine.settings import Settings
+from everstep.orchestrator.machine.state import Standing, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.view import Phase, RunState
 from everstep.policies.recovery import RecoveryPolicy, Shrink

@@ -37,7 +37,8 @@ from everstep.orchestrator.machine.look import look
 from everstep.orchestrator.machine.memory import note
 from everstep.orchestrator.machine.past import KnownRank, Past
 from everstep.orchestrator.machine.plausible import impossible
-from everstep.orchestrator.machine.state import Settings, Standing, State
+from everstep.orchestrator.machine.settings import Settings
+from everstep.orchestrator.machine.state import Standing, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.recovery import RecoveryPolicy, recovery_policy
 from everstep.policies.workload import AdaptiveWorld, Balanced, Versatile, Weighted, WorkloadPolicy

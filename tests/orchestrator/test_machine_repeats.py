@@ -7,7 +7,8 @@ from random import Random
 import pytest
 from everstep.actors.messages import Fenced, Finished, Heartbeat, Joined, Open, Release, Report, Resumed
 from everstep.orchestrator.machine.events import Action, Ended, Event, Heard, Record, Send
-from everstep.orchestrator.machine.state import Settings, State
+from everstep.orchestrator.machine.settings import Settings
+from everstep.orchestrator.machine.state import State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.simulation.protocol import controllers
 from everstep.orchestrator.simulation.protocol.simulation import Simulation

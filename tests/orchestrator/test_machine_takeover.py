@@ -6,7 +6,8 @@ from everstep.actors.messages import DriverHello, Heartbeat, Hello, Hold, Ready,
 from everstep.conf.elastic import Timeouts
 from everstep.orchestrator.machine.events import Action, Heard, Record, Send, StoreOpened, Tick, TookOver
 from everstep.orchestrator.machine.past import KnownRank, Past
-from everstep.orchestrator.machine.state import Settings, Standing, State
+from everstep.orchestrator.machine.settings import Settings
+from everstep.orchestrator.machine.state import Standing, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.view import Phase
 from everstep.policies.workload import Balanced

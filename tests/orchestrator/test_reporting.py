@@ -8,7 +8,8 @@ from everstep.actors.messages import Heartbeat, Report
 from everstep.orchestrator.inbox import Inbox
 from everstep.orchestrator.machine.events import Event, Heard, Reports, Tick
 from everstep.orchestrator.machine.reporting import Alike, alike
-from everstep.orchestrator.machine.state import Settings, Standing, State
+from everstep.orchestrator.machine.settings import Settings
+from everstep.orchestrator.machine.state import Standing, State
 from everstep.orchestrator.machine.table import kind
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.simulation.protocol import controllers

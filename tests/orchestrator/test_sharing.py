@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import pytest
 from everstep.actors.messages import Open, Report, StoreAddress
 from everstep.conf.elastic import Timeouts
+from everstep.orchestrator.machine.settings import Settings
 from everstep.orchestrator.machine.sharing import Shared, share
 from everstep.orchestrator.machine.speeds import speeds
-from everstep.orchestrator.machine.state import Rank, Settings, State
+from everstep.orchestrator.machine.state import Rank, State
 from everstep.policies.workload import AdaptiveWorld, Balanced, Versatile, Weighted, WorkloadPolicy
 from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 

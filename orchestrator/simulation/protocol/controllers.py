@@ -7,7 +7,8 @@ from ....actors.messages import Heartbeat, Hello, Open, Ping, Serving
 from ....policies.world import Generation
 from ...machine import events
 from ...machine.memory import inherited, note
-from ...machine.state import Settings, State
+from ...machine.settings import Settings
+from ...machine.state import State
 from ...machine.transition import advance
 from .network import Connection
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ...machine import events
 from ...machine.past import Past
-from ...machine.state import Settings
+from ...machine.settings import Settings
 from .controllers import Controller
 from .journals import Journals
 

@@ -7,7 +7,8 @@ from itertools import groupby
 from everstep.actors.messages import FromRank, Heartbeat, Hello, Ready, Serving
 from everstep.orchestrator.machine.events import Action, Event, Heard, KillRank, Started, StoreOpened, Tick, TookOver
 from everstep.orchestrator.machine.memory import inherited
-from everstep.orchestrator.machine.state import Settings, State
+from everstep.orchestrator.machine.settings import Settings
+from everstep.orchestrator.machine.state import State
 from everstep.orchestrator.machine.transition import advance
 from everstep.policies.world import Generation, Position, Seat, Work, WorkKind
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from everstep.conf.elastic import Timeouts
-from everstep.orchestrator.machine.state import Settings
+from everstep.orchestrator.machine.settings import Settings
 from everstep.policies.recovery import recovery_policy
 from everstep.policies.workload import workload_policy
 
