@@ -84,6 +84,7 @@ class RunPlan:
             replaces=elastic.replace,
             lives=lives,
             hang=elastic.hang,
+            epoch=time.time() - time.monotonic(),
         )
 
     def program(self) -> Program:

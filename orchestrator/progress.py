@@ -1,15 +1,15 @@
 """A run's progress on a console: one living line on a terminal, else a plain line on every change."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from .report import recovery_line, status_line
-from .view import Phase, RunState
+from .report import recovery_line, status_line, verdict_line
+from .view import Phase, RunState, VerdictRecord
 
 
 class Progress:
@@ -37,6 +37,7 @@ class Progress:
         self._line = ""
         self._changes: tuple[object, ...] = ()
         self._recoveries = self._warnings = 0
+        self._verdict: VerdictRecord | None = None
         self._due = float("-inf")
 
     def __enter__(self) -> "Progress":
@@ -54,6 +55,7 @@ class Progress:
         for record in state.recoveries[self._recoveries :]:
             self._print(recovery_line(record))
         self._recoveries = len(state.recoveries)
+        self._tell(state.verdicts)
         for text in state.warnings[self._warnings :]:
             self._print(f"warning  {text}")
         self._warnings = len(state.warnings)
@@ -64,6 +66,13 @@ class Progress:
             self._line, self._changes = line, _changes(state)
             self._due = self._clock() + self._interval
             self._print(line)
+
+    def _tell(self, verdicts: Sequence[VerdictRecord]) -> None:
+        """Those that are new; only the newest are kept, so they cannot be counted."""
+        known = verdicts.index(self._verdict) + 1 if self._verdict in verdicts else 0
+        for record in verdicts[known:]:
+            self._print(verdict_line(record))
+            self._verdict = record
 
     def _print(self, line: str) -> None:
         # Whole, however long: a log wants one line.

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..actors.messages import StepRecord
-from .view import MemberView, Phase, RecoveryRecord, RunState
+from .view import MemberView, Phase, RecoveryRecord, RunState, VerdictRecord
 
 _MOST = 4  # numbers, and learning rates, in one line
 _NODE_DIGITS = 12  # of the 56 in Ray's ids of nodes
@@ -40,7 +40,7 @@ def status_line(state: RunState) -> str:
 
 
 def state_report(state: RunState) -> RenderableType:
-    """One look at a run in full: its line, the first cause, warnings, its members and its recoveries."""
+    """One look at a run in full: its line, the first cause, warnings, its members, verdicts and recoveries."""
     parts: list[RenderableType] = [Text(f"{state.run}: {status_line(state)}")]
     if state.first_cause:
         parts.append(Text(f"first cause  {one_line(state.first_cause)}"))
@@ -58,6 +58,7 @@ def state_report(state: RunState) -> RenderableType:
     parts.extend(Text(f"warning  {text}") for text in state.warnings)
     if state.members:
         parts.append(member_table(state.members))
+    parts.extend(Text(verdict_line(record)) for record in state.verdicts)
     if state.recoveries:
         parts.append(recovery_report(state.recoveries))
     return Group(*parts)
@@ -93,6 +94,17 @@ def recovery_line(record: RecoveryRecord) -> str:
     )
 
 
+def verdict_line(record: VerdictRecord) -> str:
+    """One verdict in one line.
+
+    >>> verdict_line(VerdictRecord(0.0, 8, "hang", "attributed", "it is dead-locked", ("rank 1.0",), done="shut out"))
+    'verdict  hang at step 8: rank 1.0: it is dead-locked; shut out'
+    """
+    who = f"{', '.join(record.who)}: " if record.who else f"{record.outcome}: "
+    done = f"; {record.done}" if record.done else ""
+    return f"verdict  {record.kind} at step {record.step}: {who}{one_line(record.reason)}{done}"
+
+
 def recovery_table(recoveries: Sequence[RecoveryRecord]) -> Table:
     """The recoveries of a run, one a row, their phases in milliseconds and in the order in which they happened."""
     phases = list(dict.fromkeys(phase for record in recoveries for phase in record.phases if phase != "total"))
@@ -124,6 +136,7 @@ def summary_lines(metrics: Mapping[str, Any]) -> list[str]:
     if totals:
         times = "once" if len(totals) == 1 else f"{len(totals)} times"
         lines.append(f"recovered  {times}  median {statistics.median(totals):.0f} ms  longest {max(totals):.0f} ms")
+    lines.extend(verdict_line(VerdictRecord(**record)) for record in metrics.get("verdicts", ()))
     lines.extend(f"fault fired  {one_line(str(fault))}" for fault in metrics.get("faults_fired", ()))
     return lines
 

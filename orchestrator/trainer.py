@@ -119,8 +119,8 @@ class ElasticTrainer:
 
         Returns:
             ``ray.train.Result``; its metrics hold ``weights_sha256``, ``loss``, ``steps``, ``numbers`` of the last
-            step, ``microbatches_computed``, ``recoveries`` and ``faults_fired``. Its ``metrics_dataframe`` has a row
-            for every step, if the run has a ``storage_path``.
+            step, ``microbatches_computed``, ``recoveries``, ``verdicts`` and ``faults_fired``. Its
+            ``metrics_dataframe`` has a row for every step, if the run has a ``storage_path``.
 
         Raises:
             RunAliveError: a run of this name is alive.
@@ -159,6 +159,7 @@ class ElasticTrainer:
         metrics = {
             **state.metrics,
             "recoveries": [dataclasses.asdict(record) for record in state.recoveries],
+            "verdicts": [dataclasses.asdict(record) for record in state.verdicts],
             "faults_fired": list(state.faults_fired),
             "resumed": state.resumed,
         }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from ..actors.messages import StepRecord
 
@@ -49,6 +50,31 @@ class RecoveryRecord:
     lost_microbatches: tuple[int, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
     decision: str = ""
+
+
+@dataclass(frozen=True)
+class VerdictRecord:
+    """What those who watch have come to, with what it rests on.
+
+    Attributes:
+        at: when, in seconds since the epoch.
+        step: optimizer steps taken by the state that it is about, or by that rank which is furthest.
+        kind: ``hang``, ``straggler``, ``corruption`` or ``stability``.
+        outcome: ``attributed`` to somebody, ``inconclusive``, or ``alarm`` where there is nobody to name.
+        reason: one line.
+        who: the ranks that are named, as people know them.
+        evidence: what the verdict rests on, by name; numbers, texts, lists and mappings.
+        done: what was done about it, in one line.
+    """
+
+    at: float
+    step: int
+    kind: str
+    outcome: str
+    reason: str
+    who: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    done: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,6 +131,7 @@ class RunState:
         target: replicas that there should be.
         parked: ranks that are ready and no members: spares, and those that are still to join.
         recoveries: finished recoveries, oldest first.
+        verdicts: the newest on hangs, stragglers, corruption and stability, oldest first.
         faults_fired: planned faults that were seen to fire.
         warnings: what went wrong beside the training, one line each.
         error: for a failed run, what ended it, in one line.
@@ -134,6 +161,7 @@ class RunState:
     target: int = 0
     parked: int = 0
     recoveries: tuple[RecoveryRecord, ...] = ()
+    verdicts: tuple[VerdictRecord, ...] = ()
     faults_fired: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     error: str | None = None

@@ -12,6 +12,7 @@ from ...monitors.hang import judge
 from ...monitors.progress import LEAST, Limits, ProgressRecord, adapted, at_most
 from ...policies.values import changed
 from .events import Action, Record
+from .findings import noted
 from .state import Rank, State
 from .watch import Standstill
 
@@ -34,7 +35,12 @@ def look(state: State, now: float) -> Step:
     if old is not None and old.ranks == named:
         return state, []
     facts = {"reason": verdict.reason, "ranks": [state.ranks[name].title for name in named]}
-    return changed(state, standstill=Standstill(verdict.reason, named, now)), [Record("standstill", facts=facts)]
+    seen = {place[replica].title: str(record) for replica, record in verdict.evidence.items()}
+    state = changed(state, standstill=Standstill(verdict.reason, named, now, seen))
+    if named:
+        return state, [Record("standstill", facts=facts)]
+    state, told = noted(state, now, "hang", "inconclusive", verdict.reason, evidence=seen, done="nothing")
+    return state, [Record("standstill", facts=facts), *told]
 
 
 def overdue(state: State, now: float) -> list[tuple[str, str]]:
@@ -46,6 +52,14 @@ def overdue(state: State, now: float) -> list[tuple[str, str]]:
         return []
     members = (state.ranks[name] for name in held.ranks if name in state.present)
     return [(rank.incarnation, held.reason.removeprefix(f"rank {_replica(rank)} ")) for rank in members]
+
+
+def shut_out(state: State, name: str, reason: str, now: float) -> Step:
+    """A member that held up the others is fenced: say so, if that was why."""
+    held = state.standstill
+    if held is None or name not in held.ranks:
+        return state, []
+    return noted(state, now, "hang", "attributed", reason, who=(name,), evidence=held.seen, done="it is shut out")
 
 
 def _still(state: State) -> bool:

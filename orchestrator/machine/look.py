@@ -52,6 +52,7 @@ def look(state: State, now: float) -> RunState:
         target=state.target,
         parked=len(state.parked),
         recoveries=state.recoveries,
+        verdicts=state.verdicts,
         faults_fired=state.faults_fired,
         warnings=state.warnings,
         error=state.error,

@@ -35,7 +35,8 @@ def inherited(state: State, past: Past, shift: float = 0.0) -> State:
     """
     target = state.settings.replicas if past.target is None else past.target
     failures = Ledger({node: with_fields(held, at=held.at + shift) for node, held in past.failures.items()})
-    return with_fields(state, target=target, failures=failures, **{name: getattr(past, name) for name in _INHERITED})
+    kept = {name: getattr(past, name) for name in _INHERITED}
+    return with_fields(state, target=target, failures=failures, verdicts=past.verdicts, **kept)
 
 
 def note(before: State, after: State) -> list[Record]:

@@ -5,13 +5,16 @@ run came to be where it is: its recoveries, first cause, warnings, and what its 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ...actors.messages import Raised
 from ...policies.quarantine import NodeRecord
 from ...policies.world import Position, Seat
-from ..view import RecoveryRecord
+from ..view import RecoveryRecord, VerdictRecord
+
+# So many of the newest verdicts are kept in memory.
+KEPT = 100
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Past:
     first_cause: str | None = None
     decision: str = ""
     recoveries: tuple[RecoveryRecord, ...] = ()
+    verdicts: tuple[VerdictRecord, ...] = ()
     faults_fired: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     raised: tuple[Raised, ...] = ()
@@ -114,6 +118,8 @@ def fold(entries: Iterable[Mapping[str, Any]]) -> Past:
                 # A line is written when it happens.
                 fell = {node: NodeRecord(at=entry["time"], **held) for node, held in entry.get("failures", {}).items()}
                 past = replace(past, failures={**past.failures, **fell})
+            case "verdict":
+                past = replace(past, verdicts=(*past.verdicts, _verdict(entry))[-KEPT:])
             case "taken over" if not entry.get("ended"):
                 # It went on: whatever an earlier life decides afterwards is decided too late.
                 past = replace(past, ending=None)
@@ -157,6 +163,11 @@ def _seat(text: str) -> Seat:
 def _recovery(said: Mapping[str, Any]) -> RecoveryRecord:
     lost = {"lost": tuple(said["lost"]), "lost_microbatches": tuple(said["lost_microbatches"])}
     return RecoveryRecord(**{**said, **lost})
+
+
+def _verdict(said: Mapping[str, Any]) -> VerdictRecord:
+    own = {item.name: said[item.name] for item in fields(VerdictRecord)}
+    return VerdictRecord(**{**own, "who": tuple(said["who"])})
 
 
 def _raised(said: Mapping[str, Any]) -> Raised:

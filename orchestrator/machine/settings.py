@@ -28,6 +28,7 @@ class Settings:
         lives: what the incarnations end with that the machine names itself; another one in each term.
         replacement: seconds that it is expected to take until room for a lost replica comes; None if it is not.
         quarantine: which nodes are kept out because they fail again and again.
+        epoch: seconds since the epoch when the clock of the machine stands at 0.
         hang: seconds without progress after which a rank that holds up others is shut out; None goes by the steps.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     replacement: float | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
     hang: float | None = None
+    epoch: float = 0.0
 
     @property
     def replicas(self) -> int:

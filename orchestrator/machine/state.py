@@ -12,7 +12,7 @@ from ...policies import quarantine
 from ...policies.placement import Node
 from ...policies.values import changed
 from ...policies.world import Generation, Position, Seat, Work, World
-from ..view import Phase, RecoveryRecord
+from ..view import Phase, RecoveryRecord, VerdictRecord
 from .events import Event, Found
 from .past import Past
 from .settings import Settings
@@ -199,6 +199,7 @@ class State:
         present: living members.
         unfinished: those that have not finished.
         fenced: ranks that were shut out and whose end is not confirmed.
+        verdicts: the newest of those who watch.
         decision: how the last loss was answered, and why, in one line.
         room: replicas for which the cluster has room beside all ranks that were asked for.
         nodes: all that live, if the cluster can tell.
@@ -244,6 +245,7 @@ class State:
     adoption: Adoption | None = None
     recovery: Recovery | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
+    verdicts: tuple[VerdictRecord, ...] = ()
     decision: str = ""
     room: int = 0
     nodes: tuple[Node, ...] = ()

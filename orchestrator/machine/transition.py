@@ -228,8 +228,9 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     actions += more
     for name, reason in _overdue(state, now):
         began = state.ranks[name].suspected or None
+        state, told = hangs.shut_out(state, name, reason, now)
         state, more = verdicts.fence(state, name, reason, now)
-        actions += more
+        actions += [*told, *more]
         if state.world is None:
             state = seating.reseated(state)
         elif state.world.member(name) is not None:

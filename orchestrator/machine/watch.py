@@ -49,8 +49,10 @@ class Standstill:
         reason: one line.
         ranks: those who hold up the others; none if that cannot be told.
         since: when it was noticed.
+        seen: what each member was at then, by what people call it.
     """
 
     reason: str
     ranks: tuple[str, ...]
     since: float
+    seen: Mapping[str, str] = field(default_factory=dict)

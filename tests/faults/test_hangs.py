@@ -97,6 +97,11 @@ def test_stuck_but_alive(tmp_path: Path, undisturbed: Outcome, how: str, said: s
     assert "2 of 3 ranks wait for it" in str(state.first_cause)
     (event,) = [event for event in outcome.journal if event["what"] == "standstill"]
     assert event["ranks"] == ["rank 1.0"]
+    (verdict,) = state.verdicts
+    assert (verdict.kind, verdict.outcome, verdict.who) == ("hang", "attributed", ("rank 1.0",))
+    assert verdict.reason.startswith(said)
+    assert set(verdict.evidence) == {f"rank {replica}.0" for replica in range(RANKS)}
+    assert verdict.done == "it is shut out"
     assert len(state.recoveries) == 1
 
 

@@ -1,5 +1,6 @@
 """Everybody lives and nothing moves: whoever holds up the others is named, given the probe time, and replaced."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from everstep.conf.elastic import ElasticConfig, Timeouts
 from everstep.conf.errors import ConfigError
 from everstep.monitors.progress import LEAST, Activity, Pending, ProgressRecord
 from everstep.orchestrator.machine.events import KillRank, StartRank, Tick
+from everstep.orchestrator.machine.past import fold
 from everstep.orchestrator.view import Phase
 from everstep.policies.values import changed
 from everstep.policies.world import Position
@@ -67,6 +69,11 @@ def test_who_holds_up_the_others_is_named_then_shut_out() -> None:
     assert str(held.look.first_cause).startswith("rank 1.0: is dead-locked in forward and backward at microbatch 3")
     assert "3 of 4 ranks wait for it" in str(held.look.first_cause)
     assert len([action for action in held.history if isinstance(action, StartRank)]) == before + 1
+    (verdict,) = held.look.verdicts
+    assert (verdict.kind, verdict.outcome, verdict.who) == ("hang", "attributed", ("rank 1.0",))
+    assert verdict.evidence["rank 0.0"] == str(replace(WAITS, unchanged=5.5))
+    entry = json.loads(json.dumps({"what": "verdict", **held.records("verdict")[0].facts}))
+    assert fold([entry]).verdicts == (verdict,)
     held.end(1)
     held.recover(0, 2, 3)
     stand(held, dict.fromkeys((0, 2, 3), replace(WAITS, step=1)), 2.0)
@@ -120,6 +127,8 @@ def test_who_cannot_be_named_is_left_alone(records: dict[int, ProgressRecord]) -
     (record,) = held.records("standstill")
     assert record.facts["ranks"] == []
     assert "equally far behind" in held.look.reason
+    (verdict,) = held.look.verdicts
+    assert (verdict.outcome, verdict.who, verdict.done) == ("inconclusive", (), "nothing")
     assert killed(held) == []
 
 

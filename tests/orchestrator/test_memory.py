@@ -29,6 +29,7 @@ KEPT = (
     "first_cause",
     "decision",
     "recoveries",
+    "verdicts",
     "faults_fired",
     "warnings",
     "raised",
