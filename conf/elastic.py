@@ -138,7 +138,8 @@ class ElasticConfig:
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
-        probe: in ``exact``, whether all members first compute one microbatch alike, and compare the bits.
+        probe: in ``exact``, whether all members first compute one microbatch alike, and compare the bits. Without it
+            only states are checked later: what is computed twice need not be the same.
         seed: root of the data order and of every RNG stream.
         chaos: planned faults, for rehearsals and tests.
         bucket_mib: size in MiB of one bucket of accumulated gradient.
@@ -235,6 +236,11 @@ class ElasticConfig:
     def schedule(self) -> BatchSchedule:
         """B of every step."""
         return BatchSchedule.of(self.microbatches_per_step)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether what is computed twice must have the same bits."""
+        return self.probe and self.reduction is Reduction.EXACT
 
     @property
     def snapshots(self) -> bool:

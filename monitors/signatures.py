@@ -6,8 +6,10 @@ Integer arithmetic modulo 2^64 throughout, so it is the same on all devices. It 
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 # Words that leave the device, for each tensor at most.
@@ -18,10 +20,29 @@ _MASK = (1 << 64) - 1
 _BASIS = 0xCBF29CE484222325
 _PRIME = 0x00000100000001B3
 _TURN = 29
+# So many chains are quicker beside each other, word by word, than one after the other.
+_MANY = 16
 
 
-def tensor_signature(tensor: torch.Tensor) -> int:
-    """A signed 64-bit signature of one dense tensor, computed where it lies.
+@dataclass(frozen=True)
+class Folded:
+    """What the signature of a tensor is made from, still where the tensor lies.
+
+    Attributes:
+        words: int64, shape [at most ``WORDS``], memory of its own.
+        size: bytes of the tensor.
+        shape: of the tensor.
+        dtype: of the tensor, as text.
+    """
+
+    words: torch.Tensor
+    size: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def folded(tensor: torch.Tensor) -> Folded:
+    """Fold one dense tensor where it lies; nothing waits for the device, and the tensor may change afterwards.
 
     Args:
         tensor: any shape, any dtype, any device; need not be contiguous.
@@ -32,9 +53,28 @@ def tensor_signature(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided:
         raise TypeError(f"a tensor of layout {tensor.layout} has no signature; make it dense")
     size = tensor.numel() * tensor.element_size()
-    hashed = _chain(_BASIS, _fold(_words(tensor, size)).tolist() if size else ())
-    hashed = _chain(hashed, (size, tensor.dim(), *tensor.shape))
-    return _signed(_chain_bytes(hashed, str(tensor.dtype).encode()))
+    words = _fold(_words(tensor, size)) if size else torch.empty(0, dtype=torch.int64)
+    return Folded(words.clone() if words.numel() * 8 >= size else words, size, tuple(tensor.shape), str(tensor.dtype))
+
+
+def signatures_of(folds: Sequence[Folded]) -> list[int]:
+    """The signatures of many tensors, in their order; their words leave the device together."""
+    together = torch.cat([fold.words.flatten() for fold in folds]).cpu().numpy() if folds else np.empty(0, np.int64)
+    parts = np.split(together, np.cumsum([fold.words.numel() for fold in folds])[:-1])
+    chains = _chains(parts) if len(folds) >= _MANY else [_chain(_BASIS, part.tolist()) for part in parts]
+    return [_described(hashed, fold) for hashed, fold in zip(chains, folds, strict=False)]
+
+
+def tensor_signature(tensor: torch.Tensor) -> int:
+    """A signed 64-bit signature of one dense tensor, computed where it lies.
+
+    Args:
+        tensor: as in ``folded``.
+
+    Raises:
+        TypeError: likewise.
+    """
+    return signatures_of([folded(tensor)])[0]
 
 
 def signature(value: object) -> int:
@@ -52,6 +92,22 @@ def combined(signatures: Iterable[int]) -> int:
     """One signature for several, in their order."""
     held = list(signatures)
     return _signed(_chain(_chain(_BASIS, (len(held),)), held))
+
+
+def condensed(signatures: Mapping[str, int], most: int) -> dict[str, int]:
+    """No more than ``most`` signatures, by combining what lies together: names lose their last part.
+
+    Args:
+        signatures: by dotted name, in an order that is the same on all ranks.
+        most: at least 1.
+    """
+    held = dict(signatures)
+    while len(held) > most:
+        together: dict[str, list[int]] = {}
+        for name, one in held.items():
+            together.setdefault(name.rpartition(".")[0] or "all else", []).append(one)
+        held = {name: combined(ones) for name, ones in together.items()}
+    return held
 
 
 def _hashed(value: object) -> int:
@@ -99,11 +155,11 @@ def _halve(words: torch.Tensor) -> torch.Tensor:
     while words.numel() > WORDS:
         half = (words.numel() + 1) // 2
         high = words[half:] * _factor(2 * level + 1)
-        folded = words[:half] * _factor(2 * level)
+        low = words[:half] * _factor(2 * level)
         # A rotation; the shift to the right carries the sign along, which the mask takes away.
-        folded[: high.numel()] ^= (high << _TURN) ^ ((high >> (64 - _TURN)) & ((1 << _TURN) - 1))
-        words, level = folded, level + 1
-    return words.cpu()
+        low[: high.numel()] ^= (high << _TURN) ^ ((high >> (64 - _TURN)) & ((1 << _TURN) - 1))
+        words, level = low, level + 1
+    return words
 
 
 def _factor(index: int) -> int:
@@ -115,6 +171,29 @@ def _chain(hashed: int, words: Iterable[int]) -> int:
         hashed = ((hashed ^ (word & _MASK)) * _PRIME) & _MASK
         hashed ^= hashed >> 32
     return hashed
+
+
+def _chains(parts: Sequence[np.ndarray]) -> list[int]:
+    """``_chain`` of each, all at once."""
+    order = sorted(range(len(parts)), key=lambda place: -len(parts[place]))
+    lengths = np.array([len(parts[place]) for place in order])
+    table = np.zeros((max(lengths, default=0), len(parts)), dtype=np.uint64)
+    for row, place in enumerate(order):
+        table[: len(parts[place]), row] = parts[place].view(np.uint64)
+    hashed = np.full(len(parts), _BASIS, dtype=np.uint64)
+    prime, half = np.uint64(_PRIME), np.uint64(32)
+    for word, held in enumerate(table):
+        # Longest first, so those that still have a word are in front.
+        now = hashed[: int(np.searchsorted(-lengths, -word))]
+        now ^= held[: len(now)]
+        now *= prime
+        now ^= now >> half
+    return [int(hashed[row]) for row in np.argsort(order)]
+
+
+def _described(hashed: int, fold: Folded) -> int:
+    hashed = _chain(hashed, (fold.size, len(fold.shape), *fold.shape))
+    return _signed(_chain_bytes(hashed, fold.dtype.encode()))
 
 
 def _chain_bytes(hashed: int, held: bytes) -> int:

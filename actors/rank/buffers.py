@@ -131,13 +131,6 @@ class Buffers:
         self._compared = self._mode is Mode.REFUSE
 
     @torch.no_grad()
-    def rewind(self) -> None:
-        """Undo what a microbatch that is not summed has done."""
-        for held in self._held:
-            if held.differs():
-                held.restore()
-
-    @torch.no_grad()
     def publish(self) -> None:
         """Apply the committed mean change."""
         for held in self._held:

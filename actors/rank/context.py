@@ -17,8 +17,10 @@ from ...conf.errors import LoopError, SavedStateError
 from ...policies.world import Generation, Seat
 from ..messages import Heartbeat, Ready, Restore, Unreadable
 from . import rehearsal
+from .audits import Audits
 from .buffers import Buffers
 from .census import Wish
+from .checks import Checks, equal_on_peers
 from .data import Loader, Microbatches
 from .engine import Engine
 from .gradients import GradientSum
@@ -31,7 +33,7 @@ from .rng import seed_everything, set_streams, streams
 from .run import Evaluations, Run
 from .signature import state_sha256, tensor_sha256, weights_sha256
 from .snapshots import Saved
-from .state import guard, named_objects, named_tensors, refuse_running_statistics
+from .state import guard, named_objects, named_tensors, refuse_running_statistics, summed
 from .training import Training
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class RankContext:
         self._models: dict[str, nn.Module] = {}
         self._kept: dict[str, Any] = {}
         self._recorder: Recorder | None = None
+        self._checks: Checks | None = None
         self._loss = math.nan
         self._streams: Mapping[str, Any] | None = None
         # Written by the training thread, read by the control thread, and from outside.
@@ -125,7 +128,7 @@ class RankContext:
         if elastic.buffers is BufferMode.REFUSE:
             refuse_running_statistics(self._models)
         buffers = self._buffers = Buffers(self._models, BufferMode(elastic.buffers))
-        parameters = self._trained(buffers)
+        parameters = summed(self._models, buffers)
         gradients = GradientSum(
             parameters,
             Reduction(elastic.reduction),
@@ -175,13 +178,19 @@ class RankContext:
         self._recorder = Recorder(optimizers, flops_per_weight)
         seed_everything(mix(elastic.seed))
         self._engine, self._gradients = engine, gradients
+        self._checks = Checks(
+            process.incarnation,
+            elastic.check_every,
+            lambda: equal_on_peers(self._models, self._kept, gradients.known),
+            process.say,
+        )
 
         def training(step: int) -> Training:
             return Training(
                 step,
                 schedule.at(step),
                 gradients,
-                lambda: self._trained(buffers),
+                lambda: summed(self._models, buffers),
                 OnTrouble(elastic.on_nonfinite),
                 process.chaos,
                 lambda: process.ledger.await_end(elastic.timeouts.recovery),
@@ -195,16 +204,16 @@ class RankContext:
             process.chaos,
             elastic.seed,
             training,
+            Audits(process.ledger, elastic.check_every if elastic.repeatable else 0, process.say),
             process.settle,
         )
-        probe = elastic.probe and elastic.reduction is Reduction.EXACT
         self._run = Run(
             process.ledger,
             machinery,
             self._models,
             self.device,
             steps,
-            probe,
+            elastic.repeatable,
             self._applied,
             self._enter_stage,
             first,
@@ -343,6 +352,8 @@ class RankContext:
         ranks = len(world.members) if world else 0
         self.history.add(self._recorder.record(step, ranks))
         self._loss = step.loss
+        if self._checks is not None and self._engine is not None and self._engine.voted_in is not None:
+            self._checks.at(step.number + 1, self._engine.voted_in)
         self._save(step.number + 1, step.wishes)
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
@@ -383,12 +394,3 @@ class RankContext:
 
     def _state(self) -> dict[str, torch.Tensor]:
         return dict(named_tensors(self._models, "state_dict"))
-
-    def _trained(self, buffers: Buffers) -> dict[str, torch.Tensor]:
-        """What is summed in the next step: a pure function of the models, which users change alike on every rank."""
-        # Models may share a parameter: it counts once, under its first name.
-        named: dict[int, tuple[str, torch.Tensor]] = {}
-        for name, parameter in named_tensors(self._models, "named_parameters"):
-            named.setdefault(id(parameter), (name, parameter))
-        # No backward makes what stands for a buffer, so it goes last into the buckets: they are filled from the end.
-        return {**buffers.shadows, **{name: held for name, held in named.values() if held.requires_grad}}

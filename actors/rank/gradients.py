@@ -1,7 +1,6 @@
 """The gradient sum of a step: folded as a backward makes it, reduced out of place, published as ``.grad``."""
 
 import functools
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,7 +17,7 @@ from .buckets import Slot, fill, zeros_for
 from .communicator import Communicator
 from .kernel import fused_kernel, takes
 from .published import Published
-from .signature import tensor_sha256
+from .signing import Signer
 from .transfer import await_partial_transfer
 
 
@@ -65,6 +64,7 @@ class GradientSum:
         self._launched = 0
         self._broken: CommunicatorError | None = None
         self._chaos: Chaos | None = None
+        self._signer: Signer | None = None
 
     # --- layout
 
@@ -182,6 +182,7 @@ class GradientSum:
             gradient = slot.parameter.grad
             if gradient is not None and gradient is not slot.sum:
                 self._take(slot, weight)
+        self._signer = None
         for bucket in self._buckets:
             bucket.version = bucket.sums._version
         latest = torch.zeros(len(self.names), dtype=torch.float64, device=self._device)
@@ -219,6 +220,12 @@ class GradientSum:
         slot.refuse_sparse()
         if weight != 1:
             gradient = gradient.to(torch.float32) * weight
+        signer = self._signer
+        if signer is not None:
+            signer.take(slot.name, gradient)
+            if not signer.folds:
+                slot.parameter.grad = None
+                return
         if self._exact:
             slot.parameter.grad = None
             if gradient.numel():
@@ -232,7 +239,8 @@ class GradientSum:
             slot.fresh = False
         else:
             slot.sum.add_(gradient)
-        slot.parameter.grad = slot.sum if gradient.dtype is slot.sum.dtype else None
+        # What is signed must not have others added to it.
+        slot.parameter.grad = slot.sum if gradient.dtype is slot.sum.dtype and signer is None else None
 
     def _round(self, slot: Slot, gradient: Tensor) -> None:
         """Round to the grid, add to the accumulator, note the largest magnitude."""
@@ -257,21 +265,14 @@ class GradientSum:
                 slot.parameter.grad = None
 
     def detach(self) -> None:
-        """Empty ``.grad`` without losing a sum: for loops that run their own backward and are weighed afterwards."""
+        """Empty ``.grad`` without losing a sum: for microbatches whose own gradient is wanted."""
         for slot in self._slots:
             slot.parameter.grad = None
 
-    def signature(self, loss: Tensor | None) -> int:
-        """64 bits of all gradients that stand in ``.grad``, and of the loss; then clears them."""
-        digest = hashlib.sha256()
-        for slot in self._slots:
-            gradient = slot.parameter.grad
-            slot.refuse_sparse()
-            slot.parameter.grad = None
-            digest.update(slot.name.encode() if gradient is None else tensor_sha256(gradient).encode())
-        if loss is not None:
-            digest.update(tensor_sha256(loss).encode())
-        return int.from_bytes(digest.digest()[:8], "big")
+    def sign(self, signer: Signer) -> None:
+        """Show what the next microbatch gives to ``signer``, until it is closed by ``fold``."""
+        self.detach()
+        self._signer = signer
 
     def finite(self) -> bool:
         """Whether the sum of this rank is finite; in exact every microbatch was looked at already."""

@@ -148,6 +148,12 @@ class Ledger:
         """This rank's share of work that nobody has begun, if the world stays as it is."""
         return self._share(self._transaction, work).indices
 
+    def shares(self, work: Work) -> tuple[Transaction, dict[int, tuple[int, ...]]]:
+        """By replica, what it contributes to the work just begun; none if this rank's share was told, not planned."""
+        transaction = self._transaction
+        planned = self._share(transaction, work) == transaction.share
+        return transaction, transaction.shares(work, self._workload) if planned else {}
+
     def fold(self, position: Position, index: int, beginning: int | None = None) -> bool:
         """A microbatch is computed; False if it is void, since this rank has begun anew meanwhile."""
         with self._changed:

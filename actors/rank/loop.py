@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from ...conf.chaos import FaultPoint
 from ...conf.errors import LoopError
 from ...monitors.progress import Activity
 from ..faults import Chaos
+from .audits import Audits
 from .buffers import Buffers
 from .census import Census, Wish
 from .data import Loader
@@ -20,9 +21,12 @@ from .engine import Engine
 from .gradients import GradientSum
 from .order import mix
 from .rng import seed_everything
+from .signing import Signer
 from .tally import checked, checked_weight
 from .training import Training
 from .transaction import Verdict
+
+_UNSIGNED = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Machinery:
 
     Attributes:
         training: from the number of a step to its unit of work.
+        audits: of this rank.
         before_change: called when a step is decided, before anything of the state is changed by it.
     """
 
@@ -41,6 +46,7 @@ class Machinery:
     chaos: Chaos
     seed: int
     training: Callable[[int], Training]
+    audits: Audits
     before_change: Callable[[], None] = lambda: None
 
 
@@ -49,12 +55,17 @@ class Microbatch:
     """The microbatch under way.
 
     Attributes:
+        aside: it is computed to be compared, and summed by others, or by nobody.
+        signer: sees its gradient, if that is compared.
+        signature: what came of that.
         loss: what the user's own backward was computed from, for ``step.loss``; see ``Step.microbatch``.
     """
 
     index: int
     started: float
-    probe: bool = False
+    aside: bool = False
+    signer: Signer | None = None
+    signature: int = 0
     begun: bool = False
     folded: bool = False
     loss: Tensor | None = None
@@ -141,13 +152,20 @@ class Step:
             self._machinery.buffers.begin()
             engine.begin(training)
             training.probed = self._probes and engine.position.attempt == 0
+            duty = self._machinery.audits.duty(engine.position, training.work)
             if training.probed and engine.members > 1:
-                yield from self._probe()
+                training.signature = (yield from self._aside(0)) & _UNSIGNED
+            elif duty is not None and not duty.owns:
+                self._machinery.audits.bring(duty, (yield from self._aside(duty.audit.index)))
             settled = None
             while settled is None:
                 while (index := engine.next_index()) is not None:
                     upcoming = engine.upcoming(index, self._following)
-                    yield from self._compute(Microbatch(index, time.monotonic()), upcoming)
+                    audited = duty is not None and duty.owns and index == duty.audit.index
+                    open_ = Microbatch(index, time.monotonic(), signer=Signer(folds=True) if audited else None)
+                    yield from self._compute(open_, upcoming)
+                    if audited and duty is not None:
+                        self._machinery.audits.bring(duty, open_.signature)
                 settled = engine.settle()
             verdict, census = settled
             if verdict is Verdict.VOID:
@@ -186,12 +204,9 @@ class Step:
             # Scaling the seed of the backward weighs every gradient without another pass over them.
             seed = as_tensor(weight, dtype=loss.dtype)
             start = None if weight == 1 else seed.to(loss.device).view_as(loss)
-            if open_.probe:
+            last, silent = (None, False) if open_.aside else engine.last_group(open_.index)
+            with gradients.backward(last, self._machinery.chaos, silent):
                 loss.backward(start)
-            else:
-                last, silent = engine.last_group(open_.index)
-                with gradients.backward(last, self._machinery.chaos, silent):
-                    loss.backward(start)
             # The gradient was weighed with what the loss's precision made of the weight.
             weight = seed.item()
         self._fold(open_, weight, loss)
@@ -267,15 +282,15 @@ class Step:
 
     def _fold(self, open_: Microbatch, weight: float, loss: Tensor | None, unweighed: bool = False) -> None:
         machinery = self._machinery
-        if open_.probe:
-            self._training.signature = machinery.gradients.signature(None if loss is None else loss.detach())
-        else:
-            factor = weight if unweighed and weight else 1.0
-            # What stands for a buffer is weighed with the gradients.
-            machinery.buffers.close(weight / factor)
-            peak = machinery.gradients.fold(factor)
+        factor = weight if unweighed and weight else 1.0
+        # What stands for a buffer is weighed with the gradients.
+        machinery.buffers.close(weight / factor)
+        peak = machinery.gradients.fold(factor)
+        if not open_.aside:
             self._training.add(open_.index, weight, loss, peak)
             machinery.engine.done(open_.index, open_.started)
+        if open_.signer is not None:
+            open_.signature = open_.signer.signature(loss)
         open_.folded = True
 
     def _compute(self, open_: Microbatch, upcoming: tuple[tuple[int, int], ...] = ()) -> Iterator[Any]:
@@ -288,11 +303,13 @@ class Step:
         open_.started = time.monotonic()
         seed_everything(mix(machinery.seed, self.number, open_.index))
         machinery.chaos.at(FaultPoint.BEFORE_FORWARD)
+        if open_.signer is not None:
+            machinery.gradients.sign(open_.signer)
         yield batch
         machinery.gradients.refuse_gradients()
         if not open_.folded:
             raise LoopError(self._unfolded(open_))
-        if not open_.probe and open_.numbers:
+        if not open_.aside and open_.numbers:
             self._training.note(open_.index, open_.numbers)
         self._open = None
 
@@ -308,13 +325,14 @@ class Step:
             "step.skip(reason), contributes nothing)"
         )
 
-    def _probe(self) -> Iterator[Any]:
-        """The first microbatch of the step, computed by everybody and summed by nobody."""
-        chaos = self._machinery.chaos
+    def _aside(self, index: int) -> Generator[Any, None, int]:
+        """Compute a microbatch that this rank does not sum; returns the signature of its gradient."""
+        engine, chaos = self._machinery.engine, self._machinery.chaos
+        open_ = Microbatch(index, time.monotonic(), aside=True, signer=Signer(folds=False))
         step, chaos.step = chaos.step, -1
-        yield from self._compute(Microbatch(0, time.monotonic(), probe=True))
-        self._machinery.buffers.rewind()
+        yield from self._compute(open_, engine.upcoming(index, self._following))
         chaos.step = step
+        return open_.signature
 
     def _decided(self, what: str) -> Census:
         if self._census is None:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from ...conf.errors import LoopError
+from .buffers import Buffers
 from .gradients import GradientSum
 from .loop import Step
 
@@ -51,12 +52,23 @@ def refuse_scalers() -> None:
 
 
 def named_tensors(models: Mapping[str, nn.Module], kind: str) -> list[tuple[str, Any]]:
-    """Parameters or state of all models, with the model's name in front."""
+    """Parameters, buffers or state of all models, with the model's name in front."""
     found = []
     for prefix, model in models.items():
-        items = model.state_dict().items() if kind == "state_dict" else model.named_parameters()
+        held = getattr(model, kind)()
+        items = held.items() if isinstance(held, Mapping) else held
         found += [(f"{prefix}.{name}" if prefix else name, value) for name, value in items]
     return found
+
+
+def summed(models: Mapping[str, nn.Module], buffers: Buffers) -> dict[str, torch.Tensor]:
+    """What is summed in the next step: a pure function of the models, which users change alike on every rank."""
+    # Models may share a parameter: it counts once, under its first name.
+    named: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, parameter in named_tensors(models, "named_parameters"):
+        named.setdefault(id(parameter), (name, parameter))
+    # No backward makes what stands for a buffer, so it goes last into the buckets: they are filled from the end.
+    return {**buffers.shadows, **{name: held for name, held in named.values() if held.requires_grad}}
 
 
 def refuse_running_statistics(models: Mapping[str, nn.Module]) -> None:

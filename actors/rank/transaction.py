@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from ...conf.errors import LoopError
 from ...policies.values import changed
-from ...policies.workload import WorkloadPolicy, suited
+from ...policies.workload import Assignment, WorkloadPolicy, suited
 from ...policies.world import Generation, Position, Work, WorkKind, World
 from ..messages import Open, Report, Restore, Serving
 
@@ -129,17 +129,33 @@ class Transaction:
         """Whether something may still be decided in this generation."""
         return self.generation == generation and not self.abandoned
 
-    def planned(self, work: Work, policy: WorkloadPolicy) -> Share:
-        """Its share of work that nobody has begun: a pure function of the world and of what was said with it."""
+    @property
+    def replica(self) -> int:
+        """Of which model copy it is a part, in its world."""
         assert self.world is not None
         member = self.world.member(self.incarnation)
         assert member is not None
-        staying = [replica for replica in self.world.replicas if replica not in self.leaving]
-        plan = suited(policy, work.kind).given(self.speeds).plan(staying, work.microbatches)
-        replica, dropped = member.seat.replica, frozenset(plan.dropped)
+        return member.seat.replica
+
+    def planned(self, work: Work, policy: WorkloadPolicy) -> Share:
+        """Its share of work that nobody has begun: a pure function of the world and of what was said with it."""
+        plan, replica = self._plan(work, policy), self.replica
+        dropped = frozenset(plan.dropped)
         if replica in self.leaving:
             return Share(dropped=dropped)
         return Share(plan.computed_by(replica), plan.shadows.get(replica), dropped)
+
+    def shares(self, work: Work, policy: WorkloadPolicy) -> dict[int, tuple[int, ...]]:
+        """By replica, what it contributes to such work; of a shadow, and of one that leaves, nothing."""
+        assert self.world is not None
+        plan = self._plan(work, policy)
+        contributed = {replica: plan.indices.get(replica, ()) for replica in self.world.replicas}
+        return {replica: tuple(sorted(set(held) - self.poison)) for replica, held in contributed.items()}
+
+    def _plan(self, work: Work, policy: WorkloadPolicy) -> Assignment:
+        assert self.world is not None
+        staying = [replica for replica in self.world.replicas if replica not in self.leaving]
+        return suited(policy, work.kind).given(self.speeds).plan(staying, work.microbatches)
 
     def take_up(self, position: Position, work: Work, share: Share) -> "Transaction":
         """The user's loop has come to ``position``; ``share`` is this rank's if nobody was there before.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from everstep.actors.faults import Chaos
 from everstep.actors.messages import FromRank, Open, Prepare, Report, StoreAddress
+from everstep.actors.rank.audits import Audits
 from everstep.actors.rank.buffers import Buffers
 from everstep.actors.rank.data import Loader, Microbatches
 from everstep.actors.rank.engine import Engine
@@ -76,6 +77,7 @@ class Bench:
     buffer_mode: BufferMode = BufferMode.REFUSE
     on_nonfinite: OnTrouble = OnTrouble.STOP
     probes: bool = False
+    audit_every: int = 0
     workload: WorkloadPolicy = field(default_factory=Balanced)
     communicators: list[ThreadCommunicator] = field(default_factory=list)
     on_report: Callable[[Report], None] = lambda report: None
@@ -97,7 +99,10 @@ class Bench:
         # Sample n is n: a batch of two says which samples it holds.
         self.loader = Loader(Microbatches(list(range(100)), 2, collate_fn=list, shuffle=False), B, SEED)
         self.buffers = Buffers({"": self.model}, self.buffer_mode)
-        machinery = Machinery(self.engine, self.loader, self.gradients, self.buffers, self.chaos, SEED, self._training)
+        audits = Audits(self.ledger, self.audit_every, self._send)
+        machinery = Machinery(
+            self.engine, self.loader, self.gradients, self.buffers, self.chaos, SEED, self._training, audits
+        )
         self.run = Run(
             self.ledger,
             machinery,

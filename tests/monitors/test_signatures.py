@@ -4,7 +4,16 @@ from collections import OrderedDict
 
 import pytest
 import torch
-from everstep.monitors.signatures import WORDS, _fold, combined, signature, tensor_signature
+from everstep.monitors.signatures import (
+    WORDS,
+    _fold,
+    combined,
+    condensed,
+    folded,
+    signature,
+    signatures_of,
+    tensor_signature,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,3 +105,27 @@ def test_nested_values() -> None:
 def test_signatures_in_their_order() -> None:
     assert combined([1, 2]) != combined([2, 1])
     assert combined([]) != combined([0])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 3 * WORDS), max_size=40))
+def test_many_at_once_are_as_one_by_one(sizes: list[int]) -> None:
+    held = [noise(8 * size + size % 8, seed=size) for size in sizes]
+    assert signatures_of([folded(one) for one in held]) == [tensor_signature(one) for one in held]
+
+
+def test_what_is_folded_may_change_afterwards() -> None:
+    for size in (3, WORDS, 5 * WORDS):
+        held = torch.ones(size)
+        fold, expected = folded(held), tensor_signature(held)
+        held.zero_()
+        assert signatures_of([fold]) == [expected]
+
+
+@given(st.dictionaries(st.text("ab.", max_size=8), st.integers(-9, 9), max_size=30), st.integers(1, 10))
+def test_no_more_than_so_many_names(signatures: dict[str, int], most: int) -> None:
+    held = condensed(signatures, most)
+    assert len(held) <= most
+    assert condensed(dict(signatures), most) == held
+    if len(signatures) <= most:
+        assert held == signatures

@@ -1,0 +1,86 @@
+"""What a rank brings when peers are compared between two steps: signatures of all that must be equal on them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...monitors.signatures import Folded, condensed, folded, signature, signatures_of
+from ...policies.world import World
+from ..evidence import Check, Evidence
+from .state import named_tensors
+
+# Signatures in one message; those of a larger model are combined.
+_MOST = 512
+
+
+class Checks:
+    """The checks of one rank at the boundaries of steps. They run on the training thread, so nothing changes meanwhile.
+
+    Args:
+        incarnation: of this rank.
+        every: steps from one to the next; 0 for none.
+        state: all that must be equal on peers now, by name.
+        send: to the controller.
+    """
+
+    def __init__(
+        self, incarnation: str, every: int, state: Callable[[], Mapping[str, Any]], send: Callable[[Evidence], None]
+    ) -> None:
+        self._incarnation = incarnation
+        self._every = every
+        self._state = state
+        self._send = send
+
+    def at(self, step: int, world: World) -> None:
+        """The state after ``step`` steps is there, the last of which the members of ``world`` have decided."""
+        if not self._every or step % self._every:
+            return
+        told, uncovered = signed(self._state())
+        where = step, world.generation, world.replicas
+        self._send(Evidence(self._incarnation, Check.STATE, *where, condensed(told, _MOST), uncovered))
+
+
+@torch.no_grad()
+def signed(values: Mapping[str, Any]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """By name, the signature of each value, and which have none, with the reason."""
+    folds: dict[str, Folded] = {}
+    told: dict[str, int] = {}
+    uncovered = []
+    for name, value in values.items():
+        try:
+            if isinstance(value, Tensor):
+                folds[name] = folded(value)
+            else:
+                told[name] = signature(value)
+        except TypeError as error:
+            uncovered.append(f"{name}: {error}")
+    told |= dict(zip(folds, signatures_of(list(folds.values())), strict=True))
+    return {name: told[name] for name in values if name in told}, tuple(uncovered)
+
+
+def equal_on_peers(models: Mapping[str, nn.Module], kept: Mapping[str, Any], grid: Mapping[str, int]) -> dict[str, Any]:
+    """Parameters, buffers, and whatever optimizers, schedulers and extra hold, by name.
+
+    Args:
+        models: by name.
+        kept: optimizers, schedulers and extra, by name.
+        grid: exponents of the gradients, by parameter.
+    """
+    parameters = named_tensors(models, "named_parameters")
+    found: dict[str, Any] = {**dict(parameters), **dict(named_tensors(models, "named_buffers")), "grid": dict(grid)}
+    names = {id(parameter): name for name, parameter in reversed(parameters)}
+    for label, held in kept.items():
+        if not isinstance(held, torch.optim.Optimizer):
+            found[label] = held.state_dict()
+            continue
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in held.param_groups]
+        rest: dict[str, Any] = {"settings": groups}
+        for place, (parameter, state) in enumerate(held.state.items()):
+            name = names.get(id(parameter), f"parameter {place}")
+            large = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.numel() > 1}
+            found |= {f"{label} {key} of {name}": value for key, value in large.items()}
+            rest[name] = {key: value for key, value in state.items() if key not in large}
+        found[label] = rest
+    return found

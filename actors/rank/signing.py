@@ -1,0 +1,29 @@
+"""The signature of one microbatch's gradient, taken from what is folded, as it is folded."""
+
+from torch import Tensor
+
+from ...monitors.signatures import Folded, combined, folded, signature, signatures_of
+
+
+class Signer:
+    """Sees every gradient of one microbatch on its way into the sum.
+
+    Args:
+        folds: whether they are summed here as well; a microbatch of another rank is only signed.
+    """
+
+    def __init__(self, folds: bool) -> None:
+        self.folds = folds
+        self._held: list[tuple[str, Folded]] = []
+
+    def take(self, name: str, gradient: Tensor) -> None:
+        """Look at a gradient, or at a part of it, before anything is done to it."""
+        self._held.append((name, folded(gradient)))
+
+    def signature(self, loss: Tensor | None) -> int:
+        """Signed 64 bits of all gradients that were taken, by name, and of the loss."""
+        # In which order a backward makes them does not matter; parts of one keep theirs.
+        held = sorted(self._held, key=lambda item: item[0])
+        names = combined(signature(name) for name, _ in held)
+        found = signatures_of([fold for _, fold in held])
+        return combined([names, *found, *([] if loss is None else signatures_of([folded(loss.detach())]))])
