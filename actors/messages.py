@@ -4,9 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..monitors.progress import ProgressRecord
+from ..monitors.reading import Reading
+from ..policies.changes import Changes
 from ..policies.world import Generation, Position, Seat, Work, World
 from .evidence import Evidence
 from .node.vault_messages import Copies, Offered, Withdraw
+from .saving_messages import Cadence, Stored, Unreadable
+from .stability_messages import StabilityTold
 
 PROTOCOL = 1
 
@@ -91,6 +95,7 @@ class StepRecord:
         world: ranks in the group when it ended.
         at: when it ended, in seconds since the epoch.
         flops: estimate of its model FLOPs, None if there is none.
+        readings: of the stability monitors, if they were told with this step.
     """
 
     step: int
@@ -104,6 +109,7 @@ class StepRecord:
     world: int
     at: float
     flops: float | None = None
+    readings: tuple[Reading, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,7 @@ class Heartbeat:
         records: what the last ping asked for, in the order of steps.
         generation: in which it works, if it says so.
         progress: what its training thread is at.
+        stability: what the stability monitors say; None if there are none.
     """
 
     incarnation: str
@@ -129,6 +136,7 @@ class Heartbeat:
     busy: float = 0.0
     generation: Generation | None = None
     progress: ProgressRecord | None = None
+    stability: StabilityTold | None = None
 
 
 @dataclass(frozen=True)
@@ -239,47 +247,6 @@ class FaultFired:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A part of a saved state is written to storage, durably; or will not be, because of ``problem``.
-
-    Attributes:
-        step: optimizer steps that the state has taken.
-        generation: of the group that committed the last of them: its members divide the state among them.
-        part: which it is, of ``parts``.
-        file: its name in the folder of that step; ``bytes`` long, with this SHA-256.
-    """
-
-    incarnation: str
-    step: int
-    generation: Generation
-    part: int
-    parts: int
-    file: str = ""
-    bytes: int = 0
-    sha256: str = ""
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Cadence:
-    """What is saved, a checkpoint or a snapshot, is saved at another interval from here on: ``reason`` says all."""
-
-    incarnation: str
-    saved: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """The saved state that everybody is to go back to cannot be read here, because of ``problem``."""
-
-    incarnation: str
-    source: str
-    step: int
-    problem: str
-
-
-@dataclass(frozen=True)
 class DriverHello:
     """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
 
@@ -343,12 +310,14 @@ class Restore:
     Attributes:
         copies: where the parts of it are, if they are in vaults.
         times: how often everybody had to go back, this time included; a run that is resumed has not.
+        changes: what is different from some step on, beside what the state says itself.
     """
 
     source: str
     step: int
     copies: tuple[Copies, ...] = ()
     times: int = 0
+    changes: Changes = ()
 
 
 @dataclass(frozen=True)

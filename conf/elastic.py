@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from .chaos import Fault
 from .errors import ConfigError
+from .remedy import OnInstability, Remedy
 from .schedule import BatchSchedule
 
 
@@ -136,6 +137,14 @@ class ElasticConfig:
         check_every: steps from one check for silent corruption to the next: peers compare their state, one microbatch
             that others compute again, and one layer that is run once more; 0 for none.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
+        monitor_every: steps from one look of the stability monitors at weights to the next; 0 for never. None is 100
+            where there is anything to watch; with a number, a model in which there is nothing is refused.
+        monitor_lag: steps between the two samples of weights that are compared, fewer than ``monitor_every``.
+        envelope: file with what healthy runs of the same kind show, that every node can read: see
+            ``monitors.envelope``. None goes by the run's own past.
+        on_instability: what follows from an alarm: ``observe`` says it; ``hold`` also keeps the last saved state that
+            was found healthy; ``rollback`` goes back to that and on with the ``remedy``; ``stop`` ends the run.
+        remedy: what is different after that.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
         probe: in ``exact``, whether all members first compute one microbatch alike, and compare the bits. Without it
@@ -168,6 +177,11 @@ class ElasticConfig:
     hang: float | None = None
     check_every: int = 128
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
+    monitor_every: int | None = None
+    monitor_lag: int = 10
+    envelope: str | None = None
+    on_instability: OnInstability | str = OnInstability.OBSERVE
+    remedy: Remedy = field(default_factory=Remedy)
     on_poison: OnTrouble | str = OnTrouble.STOP
     buffers: Buffers | str = Buffers.REFUSE
     probe: bool = True
@@ -188,7 +202,7 @@ class ElasticConfig:
             raise ConfigError(f"elastic.microbatches_per_step: {error}") from None
         for name, low in _WHOLE:
             value = getattr(self, name)
-            if name in _BY_CADENCE and value is None:
+            if name in (*_BY_CADENCE, "monitor_every") and value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ConfigError(f"elastic.{name}={value!r} must be a whole number of at least {low}")
@@ -222,6 +236,25 @@ class ElasticConfig:
             )
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ConfigError(f"elastic.seed={self.seed!r} must be a whole number in 0..2^63-1")
+        if self.monitor_every and self.monitor_every <= self.monitor_lag:
+            raise ConfigError(
+                f"elastic.monitor_every={self.monitor_every} must be more than elastic.monitor_lag={self.monitor_lag}: "
+                "one comparison ends before the next begins"
+            )
+        if self.on_instability != OnInstability.OBSERVE and self.monitor_every == 0:
+            raise ConfigError(
+                f"elastic.on_instability={self.on_instability} needs monitors, and elastic.monitor_every=0 has none"
+            )
+        if self.on_instability == OnInstability.ROLLBACK and not self.remedy.changes:
+            raise ConfigError(
+                "elastic.on_instability=rollback would go into the same trouble again: say in elastic.remedy what is "
+                "to be different"
+            )
+        if self.on_instability in _GOING_BACK and not (self.snapshots or self.checkpoint_every != 0):
+            raise ConfigError(
+                f"elastic.on_instability={self.on_instability} needs saved states: set elastic.snapshot_every or "
+                "elastic.checkpoint_every"
+            )
         if self.snapshot_gib is not None and not self.snapshot_gib > 0:
             raise ConfigError(f"elastic.snapshot_gib={self.snapshot_gib!r} must be positive")
         if self.hang is not None and not self.hang > 0:
@@ -243,12 +276,24 @@ class ElasticConfig:
         return self.probe and self.reduction is Reduction.EXACT
 
     @property
+    def monitors(self) -> int:
+        """Steps from one look of the stability monitors to the next; 0 if there are none."""
+        return max(_MONITOR_EVERY, self.monitor_lag + 1) if self.monitor_every is None else self.monitor_every
+
+    @property
+    def watched(self) -> bool:
+        """Whether a model in which there is nothing to watch is refused."""
+        return bool(self.monitor_every) or self.on_instability is not OnInstability.OBSERVE
+
+    @property
     def snapshots(self) -> bool:
         """Whether there are any in memory, if there is room."""
         return self.snapshot_every != 0
 
 
 _WHOLE = (
+    ("monitor_every", 0),
+    ("monitor_lag", 1),
     ("ranks_per_replica", 1),
     ("spares", 0),
     ("checkpoint_every", 0),
@@ -258,6 +303,8 @@ _WHOLE = (
     ("snapshot_keep", 1),
     ("check_every", 0),
 )
+_MONITOR_EVERY = 100
+_GOING_BACK = (OnInstability.HOLD, OnInstability.ROLLBACK)
 _BY_CADENCE = ("checkpoint_every", "snapshot_every")
 _RECOVERIES = ("auto", "swap", "shrink", "restart")
 _WORKLOADS = ("balanced", "versatile", "weighted", "adaptive_world")
@@ -267,4 +314,5 @@ _NAMED: dict[str, type[StrEnum]] = {
     "on_poison": OnTrouble,
     "buffers": Buffers,
     "snapshot_spread": SnapshotSpread,
+    "on_instability": OnInstability,
 }

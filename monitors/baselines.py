@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from .attention import Sample
 from .reading import Reading
 
 # So many queries at once: their scores are formed, those of all are not.
@@ -42,6 +43,21 @@ def update_ratio(before: Mapping[str, Tensor], model: nn.Module) -> float:
     if now.keys() != before.keys():
         raise ValueError(f"{min(now.keys() ^ before.keys())} is not on both sides of the update")
     return _norm(now[name].detach().double() - held.double() for name, held in before.items()) / _norm(before.values())
+
+
+def update_ratios(before: Sample, after: Sample) -> tuple[Reading, ...]:
+    """The same of queries and keys together, for each head of ``after``: ``update_ratio``.
+
+    Raises:
+        KeyError: ``before`` lacks a head.
+    """
+    readings = []
+    for (layer, head), now in after.heads.items():
+        then = before.heads[layer, head]
+        moved = _norm((now.query.double() - then.query.double(), now.key.double() - then.key.double()))
+        ratio = moved / (_norm((then.query, then.key)) or math.inf)
+        readings.append(Reading("baseline", after.step, layer, head, {"update_ratio": ratio}))
+    return tuple(readings)
 
 
 def max_attention_logit(query: Tensor, key: Tensor, *, causal: bool = True, scale: float | None = None) -> float:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
 
-from ..actors.messages import Stored, Unreadable
 from ..actors.saved.catalogue import Catalogue
 from ..actors.saved.manifest import Manifest, Part
 from ..actors.saved.storage import PATIENCE_S, Storage, shown
+from ..actors.saving_messages import Stored, Unreadable
 from ..conf.errors import SavedStateError
 from ..conf.schedule import BatchSchedule
 from ..policies.world import Generation

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..actors.messages import Open, Ping, StepRecord, Stored, Unreadable
+from ..actors.messages import Open, Ping, StepRecord
 from ..actors.node.vault_messages import VAULT
+from ..actors.saving_messages import Stored, Unreadable
 from ..conf.elastic import ElasticConfig
 from .checkpoints import Checkpoints
 from .cluster import Cluster

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from ..actors.messages import Hello, Open, Ping, Ready, Unreadable
+from ..actors.messages import Hello, Open, Ping, Ready
 from ..actors.node.vault_messages import VAULT, Offered, Pulled, VaultBeat, VaultHello
+from ..actors.saving_messages import Unreadable
 from ..conf.elastic import ElasticConfig, SnapshotSpread
 from .machine.events import (
     Ended,

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...monitors.reading import Reading
 from . import tally
 from .communicator import Communicator, Pending
 from .transaction import ProtocolError
@@ -32,12 +33,14 @@ class Contribution:
             user's loop did not tell it.
         peak: largest |gradient|, scalar, on the device; +inf if one is not finite.
         numbers: that the user recorded: value and weight by name.
+        readings: of the stability monitors; they have nothing to do with the microbatch, which only carries them.
     """
 
     weight: float = 0.0
     loss: Tensor | None = None
     peak: Tensor | None = None
     numbers: Mapping[str, tuple[float | Tensor, float]] = field(default_factory=dict)
+    readings: tuple[Reading, ...] = ()
 
     def row(self, payload: bytes) -> tuple[float, ...]:
         """Count, weight, loss, whether something is not finite, and the length of the numbers.
@@ -102,6 +105,7 @@ class Census:
         signatures: by place in the world, of the gradients of the probe microbatch, 0 where there was none; empty if
             nobody was to have one.
         numbers: weighted means of what was recorded.
+        readings: of the stability monitors of all ranks.
         microbatches: how many it counts.
         pace: seconds per microbatch of the slowest member that contributed any; 0 if nobody knows.
         wishes: by where states are saved: full if it is for some rank, and the shortest interval that one would have.
@@ -118,6 +122,7 @@ class Census:
     microbatches: int = 0
     pace: float = 0.0
     wishes: tuple[Wish, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
     @property
     def weight(self) -> float:
@@ -165,7 +170,7 @@ class Statement:
         contributions, touched, maxima, pace = self.contributions, self.touched, self.maxima, self.part.pace
         if self.part.shadow:
             contributions, touched, maxima, pace = {}, [False] * len(touched), torch.zeros_like(maxima), 0.0
-        payloads = {index: tally.encode(held.numbers) for index, held in contributions.items()}
+        payloads = {index: tally.encode(held.numbers, held.readings) for index, held in contributions.items()}
         rows = torch.zeros(_ROWS, self.microbatches, dtype=torch.float64)
         for index, held in contributions.items():
             rows[:, index] = torch.tensor(held.row(payloads[index]), dtype=torch.float64)
@@ -217,7 +222,7 @@ class Taking:
         wrong = {index: int(count) for index, count in enumerate(counts) if count != (index not in self.dropped)}
         if wrong:
             raise ProtocolError(f"microbatches were not summed exactly once: {wrong}")
-        numbers = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
+        told = tally.share(self.payloads, [int(length) for length in lengths], communicator, self.summed.device)
         stop, *touched = (flag > 0 for flag in flags.tolist())
         *highest, pace = self.highest.tolist()
         maxima, said = highest[: len(highest) - 2 * self.places], highest[len(highest) - 2 * self.places :]
@@ -233,8 +238,9 @@ class Taking:
             maxima,
             stop,
             tuple((high << _HALF_BITS) | low for high, low in zip(halves[::2], halves[1::2], strict=True)),
-            tally.means(numbers),
+            tally.means([held for held, _ in told]),
             self.microbatches - len(self.dropped),
             pace,
             wishes,
+            tuple(reading for _, readings in told for reading in readings),
         )

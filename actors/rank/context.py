@@ -1,7 +1,6 @@
 """What the user's function is given: where it runs, and the door to the step loop."""
 
 import math
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...conf.chaos import FaultPoint
 from ...conf.elastic import Buffers as BufferMode
 from ...conf.elastic import ElasticConfig, OnTrouble, Reduction
-from ...conf.errors import LoopError, SavedStateError
-from ...policies.world import Generation, Seat
-from ..messages import Heartbeat, Ready, Restore, Unreadable
+from ...conf.errors import LoopError
+from ...policies.changes import switches
+from ...policies.world import Seat
+from ..messages import Heartbeat, Ready
 from . import rehearsal
 from .audits import Audits
 from .buffers import Buffers
 from .census import Wish
 from .checks import Checks, equal_on_peers
+from .course import Course
 from .data import Loader, Microbatches
 from .engine import Engine
+from .entrance import enter
 from .gradients import GradientSum
 from .history import History
 from .loop import Machinery, Step
@@ -30,9 +31,10 @@ from .order import mix
 from .portable import Portable, State
 from .recorder import Recorder, estimated_flops
 from .rng import seed_everything, set_streams, streams
-from .run import Evaluations, Run
+from .run import Run
 from .signature import state_sha256, tensor_sha256, weights_sha256
 from .snapshots import Saved
+from .stability import Stability
 from .state import guard, named_objects, named_tensors, refuse_running_statistics, summed
 from .training import Training
 
@@ -68,6 +70,8 @@ class RankContext:
         self._kept: dict[str, Any] = {}
         self._recorder: Recorder | None = None
         self._checks: Checks | None = None
+        self._stability: Stability | None = None
+        self._course = Course()
         self._loss = math.nan
         self._streams: Mapping[str, Any] | None = None
         # Written by the training thread, read by the control thread, and from outside.
@@ -136,7 +140,9 @@ class RankContext:
             int(elastic.bucket_mib * 2**20),
             process.max_world,
         )
-        loader = Loader(data, schedule, elastic.seed)
+        stability = self._stability = Stability(self._models, self._course, elastic, process.incarnation)
+        self._course.watch_rates(optimizers.values(), lambda: self._under_way)
+        loader = Loader(data, schedule, elastic.seed, passes_over=lambda step: self._course.passed_over(schedule, step))
         engine = Engine(
             process.ledger,
             process.groups,
@@ -151,7 +157,7 @@ class RankContext:
         if process.chaos:
             rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
         guard(optimizers.values(), gradients, lambda: self._run.current if self._run else None)
-        self._portable = Portable(self._models, self._kept, buffers, gradients)
+        self._portable = Portable(self._models, self._kept, buffers, gradients, self._course)
         self._portable.refuse_unsendable()
         process.say(
             Ready(
@@ -171,7 +177,9 @@ class RankContext:
             )
         )
         process.expect(self._portable.nbytes)
-        first, evaluations = self._come_in(self._portable)
+        entered = enter(process, self._portable, self.history, self._seat is None, elastic.timeouts)
+        self._loss = self._loss if entered.loss is None else entered.loss
+        self._streams = entered.streams
         self.progress.stage = "training"
         if flops_per_weight is None and process.weight_unit == "tokens":
             flops_per_weight = estimated_flops(parameters.values())
@@ -194,6 +202,7 @@ class RankContext:
                 OnTrouble(elastic.on_nonfinite),
                 process.chaos,
                 lambda: process.ledger.await_end(elastic.timeouts.recovery),
+                lambda: stability.due(step),
             )
 
         machinery = Machinery(
@@ -216,54 +225,11 @@ class RankContext:
             elastic.repeatable,
             self._applied,
             self._enter_stage,
-            first,
-            evaluations,
+            entered.first,
+            entered.evaluations,
             self._resume_streams,
         )
         return self._run
-
-    def _come_in(self, portable: Portable) -> tuple[int, Evaluations]:
-        """Wait for a generation, and take the state before its position if that is not the initial one.
-
-        Returns:
-            The first step to take, and the results of evaluations that came before step 0.
-        """
-        process, timeouts = self._process, self._elastic.timeouts
-        # A parked rank waits until it is needed, released, fenced, or hears from no controller any more.
-        patience = timeouts.start if self._seat else threading.TIMEOUT_MAX
-        deadline: float | None = None
-        while True:
-            self.progress.stage = "waiting for the first generation" if self._seat else "parked"
-            transaction = process.ledger.await_open(patience)
-            self.history.begin(transaction.position.step)
-            if not transaction.lacks:
-                return transaction.position.step, ()
-            self.progress.stage = f"taking the state before step {transaction.position}"
-            generation = transaction.generation
-            assert generation is not None
-            if transaction.restore is not None:
-                state = self._restored(transaction.restore, generation)
-            else:
-                deadline = deadline or time.monotonic() + timeouts.recovery
-                state = process.handover.take(generation, deadline)
-            if state is None:
-                continue
-            portable.write(state)
-            if process.ledger.obtain(transaction.beginning):
-                return transaction.position.step, state.evaluations
-
-    def _restored(self, restore: Restore, generation: Generation) -> State | None:
-        """The saved state that everybody goes back to; None if it cannot be read: then another one is called for."""
-        process = self._process
-        process.chaos.at(FaultPoint.IN_RESTORE, f"from {restore.source}", restore.step)
-        try:
-            saved = process.saved(restore)
-        except SavedStateError as error:
-            process.say(Unreadable(process.incarnation, restore.source, restore.step, str(error)))
-            process.ledger.await_other(generation, self._elastic.timeouts.recovery)
-            return None
-        self._loss, self._streams = saved.loss, saved.streams
-        return saved.state
 
     def _resume_streams(self) -> None:
         """What is drawn before the first step goes on where it was when the state was saved."""
@@ -344,6 +310,7 @@ class RankContext:
             self.busy,
             transaction.generation,
             self.progress.record(),
+            None if self._stability is None else self._stability.told,
         )
 
     def _applied(self, step: Step) -> None:
@@ -354,6 +321,8 @@ class RankContext:
         self._loss = step.loss
         if self._checks is not None and self._engine is not None and self._engine.voted_in is not None:
             self._checks.at(step.number + 1, self._engine.voted_in)
+        if self._stability is not None and self._engine is not None:
+            self._stability.after(step, self._engine.voted_in)
         self._save(step.number + 1, step.wishes)
         if self._process.trace:
             self._process.trace.write("applied", step=step.number, loss=step.loss, at=time.monotonic())
@@ -374,6 +343,18 @@ class RankContext:
             return Saved(step, self._portable.read(run.before), self._loss, streams())
 
         self._process.save(step, run.finished, world, state, wishes)
+
+    @property
+    def _under_way(self) -> int:
+        return self._run.current.number if self._run is not None and self._run.current is not None else 0
+
+    @property
+    def switches(self) -> dict[str, str]:
+        """Texts by name from ``elastic.remedy.switches``, once everybody has gone back because of an alarm; else none.
+
+        Read them in the step loop: a rank that comes in later learns them with the state that it is given.
+        """
+        return switches(self._course.changes, self._under_way)
 
     @property
     def loss(self) -> float:

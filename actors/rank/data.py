@@ -102,19 +102,25 @@ class Loader:
         microbatches: B, or its schedule.
         seed: of the run.
         order: of the samples, instead of the run's own.
+        passes_over: microbatches whose samples are passed over before a step.
 
     Raises:
         DataError: the data set or ``collate_fn`` cannot be sent to workers.
     """
 
     def __init__(
-        self, data: Microbatches, microbatches: int | BatchSchedule, seed: int, order: Order | None = None
+        self,
+        data: Microbatches,
+        microbatches: int | BatchSchedule,
+        seed: int,
+        order: Order | None = None,
+        passes_over: Callable[[int], int] = lambda step: 0,
     ) -> None:
         self._seed = seed
         length = len(data.dataset)
         if order is None:
             at = order_of(data.dataset, seed, data.shuffle)
-            order = SampleOrder(length, data.size, microbatches, seed, data.shuffle, at)
+            order = SampleOrder(length, data.size, microbatches, seed, data.shuffle, at, passes_over)
         self.order: Order = order
         self._source = Source(data.dataset, data.collate_fn or default_collate, length)
         self._workers = Workers(self._source, data.workers) if data.workers else None

@@ -12,6 +12,7 @@ from torch import Tensor, as_tensor
 from ...conf.chaos import FaultPoint
 from ...conf.errors import LoopError
 from ...monitors.progress import Activity
+from ...monitors.reading import Reading
 from ..faults import Chaos
 from .audits import Audits
 from .buffers import Buffers
@@ -109,6 +110,11 @@ class Step:
     @property
     def numbers(self) -> dict[str, float]:
         return dict(self._decided("numbers").numbers)
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """What the stability monitors of all ranks have told with this step."""
+        return self._decided("readings").readings
 
     @property
     def skipped(self) -> str | None:

@@ -107,6 +107,7 @@ class SampleOrder:
         seed: of the run.
         shuffle: False keeps the order of the data set.
         at: from a position to a sample; by default ``Epochs``.
+        passes_over: microbatches whose samples are passed over before a step.
     """
 
     def __init__(
@@ -117,13 +118,15 @@ class SampleOrder:
         seed: int,
         shuffle: bool,
         at: Callable[[int], int] | None = None,
+        passes_over: Callable[[int], int] = lambda step: 0,
     ) -> None:
         self.length = length
         self.size = size
         self._schedule = BatchSchedule.of(microbatches)
         self._at = at or Epochs(length, seed, shuffle)
+        self._passes_over = passes_over
 
     def samples(self, step: int, index: int) -> tuple[int, ...]:
         """Sample ids of microbatch (step, index); a tail of an epoch is filled from the next one."""
-        first = (self._schedule.before(step) + index) * self.size
+        first = (self._schedule.before(step) + self._passes_over(step) + index) * self.size
         return tuple(map(self._at, range(first, first + self.size)))

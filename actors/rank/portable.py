@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ...conf.errors import HandoverError, LoopError
+from ...monitors.health import Health
+from ...policies.changes import Changes
 from . import stream
 from .buffers import Buffers
+from .course import Course
 from .gradients import GradientSum
 from .run import Evaluations
 
@@ -26,6 +29,8 @@ class State:
         kept: state dicts of optimizers, schedulers and extra.
         exponents: of the grid, by parameter.
         evaluations: results of those that came before the first step, in order.
+        health: what the stability monitors have seen.
+        changes: what is different since everybody went back.
     """
 
     models: Mapping[str, Mapping[str, Any]]
@@ -34,6 +39,8 @@ class State:
     kept: Mapping[str, Any]
     exponents: Mapping[str, int]
     evaluations: Evaluations = ()
+    health: Health = Health()
+    changes: Changes = ()
 
 
 class Portable:
@@ -44,15 +51,22 @@ class Portable:
         kept: optimizers, schedulers and extra, by name.
         buffers: of the models.
         gradients: whose grid belongs to the state.
+        course: of the run.
     """
 
     def __init__(
-        self, models: Mapping[str, nn.Module], kept: Mapping[str, Any], buffers: Buffers, gradients: GradientSum
+        self,
+        models: Mapping[str, nn.Module],
+        kept: Mapping[str, Any],
+        buffers: Buffers,
+        gradients: GradientSum,
+        course: Course | None = None,
     ) -> None:
         self._models = models
         self._kept = kept
         self._buffers = buffers
         self._gradients = gradients
+        self._course = course or Course()
 
     @property
     def nbytes(self) -> int:
@@ -84,6 +98,8 @@ class Portable:
             {name: held.state_dict() for name, held in self._kept.items()},
             dict(self._gradients.known),
             evaluations,
+            self._course.health,
+            self._course.changes,
         )
 
     @torch.no_grad()
@@ -108,6 +124,7 @@ class Portable:
             text = " ".join(str(error).split())
             raise HandoverError(f"the state of a peer does not fit what was built here: {text}") from error
         self._gradients.know(state.exponents)
+        self._course.health, self._course.changes = state.health, state.changes
 
     def _parameters(self) -> list[tuple[str, Tensor]]:
         return [

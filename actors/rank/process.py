@@ -20,7 +20,6 @@ from ...policies.world import Generation, Position, World
 from ..faults import Chaos
 from ..link import Link
 from ..messages import (
-    Cadence,
     FaultFired,
     Fenced,
     Finished,
@@ -38,11 +37,11 @@ from ..messages import (
     Restore,
     Resumed,
     Serving,
-    Stored,
     ToRank,
 )
 from ..node.vault_messages import VAULT, Withdraw
 from ..saved.storage import Storage
+from ..saving_messages import Cadence, Stored
 from .census import Wish
 from .communicator import Communicator, build
 from .context import RankContext

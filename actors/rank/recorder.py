@@ -49,6 +49,7 @@ class Recorder:
             world=world,
             at=time.time(),
             flops=None if self._flops_per_weight is None else self._flops_per_weight * step.weight,
+            readings=step.readings,
         )
 
     def _now(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Numbers that a user records by microbatch, averaged over a whole unit of work.
+"""Numbers that a user records by microbatch, averaged over a whole unit of work, and what monitors have read.
 
 A number belongs to the microbatch in which it was recorded, and travels as the bytes that its one rank wrote. So the
 means have the same bits on every rank and for every split.
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...conf.errors import LoopError
+from ...monitors.reading import Reading
 from .communicator import Communicator
 
 # By name: value and weight.
@@ -50,21 +51,24 @@ def checked_weight(weight: object, of: str) -> float:
     return float(weight)
 
 
-def encode(numbers: Mapping[str, tuple[float | Tensor, float]]) -> bytes:
-    """The numbers of one microbatch; empty if there are none. Floats survive to the bit."""
-    if not numbers:
+def encode(numbers: Mapping[str, tuple[float | Tensor, float]], readings: Sequence[Reading] = ()) -> bytes:
+    """What one microbatch carries; empty if that is nothing. Floats survive to the bit."""
+    if not numbers and not readings:
         return b""
-    return json.dumps({name: [float(value), weight] for name, (value, weight) in numbers.items()}).encode()
+    told = [[one.monitor, one.step, one.layer, one.head, dict(one.numbers)] for one in readings]
+    return json.dumps([{name: [float(value), weight] for name, (value, weight) in numbers.items()}, told]).encode()
 
 
-def decode(payload: bytes) -> Numbers:
-    return {name: (value, weight) for name, (value, weight) in json.loads(payload or b"{}").items()}
+def decode(payload: bytes) -> tuple[Numbers, tuple[Reading, ...]]:
+    """And back."""
+    numbers, told = json.loads(payload or b"[{}, []]")
+    return {name: (value, weight) for name, (value, weight) in numbers.items()}, tuple(Reading(*one) for one in told)
 
 
 def share(
     payloads: Mapping[int, bytes], lengths: Sequence[int], communicator: Communicator, device: torch.device
-) -> list[Numbers]:
-    """Everybody's numbers by microbatch, in one small collective; none at all if nobody recorded anything.
+) -> list[tuple[Numbers, tuple[Reading, ...]]]:
+    """What everybody carries by microbatch, in one small collective; none at all if nobody has anything.
 
     Args:
         payloads: of the microbatches of this rank, by index.
@@ -75,7 +79,7 @@ def share(
     """
     ends = list(accumulate(lengths))
     if not ends or not ends[-1]:
-        return [{} for _ in lengths]
+        return [({}, ()) for _ in lengths]
     starts = [end - length for end, length in zip(ends, lengths, strict=True)]
     held = bytearray(ends[-1])
     for index, payload in payloads.items():

@@ -4,9 +4,9 @@ import hashlib
 import secrets
 from collections.abc import Callable
 
-from ..messages import Stored
 from ..saved.manifest import folder_of
 from ..saved.storage import Storage
+from ..saving_messages import Stored
 from .snapshots import Share
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...conf.elastic import OnTrouble
 from ...conf.errors import LoopError, NonFiniteError, ProbeError
+from ...monitors.reading import Reading
 from ...policies.world import Work, WorkKind, World
 from ..faults import Chaos
 from .census import Census, Contribution, Part, Statement
@@ -28,6 +29,7 @@ class Training:
         on_nonfinite: what a loss or gradient that is not finite means.
         chaos: planned faults.
         await_end: blocks until this process is ended from outside, or until that does not happen.
+        readings: what the stability monitors have to tell the others with this step.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Training:
         on_nonfinite: OnTrouble,
         chaos: Chaos,
         await_end: Callable[[], None],
+        readings: Callable[[], tuple[Reading, ...]] = tuple,
     ) -> None:
         self.work = Work(WorkKind.TRAINING, microbatches)
         self._step = step
@@ -47,6 +50,7 @@ class Training:
         self._on_nonfinite = on_nonfinite
         self._chaos = chaos
         self._await_end = await_end
+        self._readings = readings
         self._contributions: dict[int, Contribution] = {}
         self.signature: int | None = None
         self.probed = False
@@ -67,7 +71,7 @@ class Training:
     def reduce(self, communicator: Communicator, part: Part) -> Census:
         gradients = self._gradients
         touched = gradients.touched()
-        held = {**dict.fromkeys(part.poison, Contribution()), **self._contributions}
+        held = {**dict.fromkeys(part.poison, Contribution()), **self._told()}
         if not gradients.finite():
             spoiled = torch.tensor(torch.inf)
             held = {index: replace(one, peak=spoiled) for index, one in held.items()}
@@ -82,6 +86,13 @@ class Training:
             # NCCL only waits on the stream: the vote must not be entered before the sums are really there.
             torch.cuda.synchronize(device)
         return census
+
+    def _told(self) -> dict[int, Contribution]:
+        """What this rank contributes; its first microbatch carries what the monitors have to tell."""
+        held = dict(self._contributions)
+        if held and (readings := self._readings()):
+            held[min(held)] = replace(held[min(held)], readings=readings)
+        return held
 
     def forget(self) -> None:
         self._gradients.forget()

@@ -4,7 +4,6 @@ It does no I/O and owns no clock: ``now`` comes in with the event, on a monotoni
 """
 
 from ...actors.messages import (
-    Cadence,
     FaultFired,
     Fenced,
     Finished,
@@ -19,6 +18,7 @@ from ...actors.messages import (
     Serving,
 )
 from ...actors.node.sentinel_messages import SentinelBeat, SentinelHello
+from ...actors.saving_messages import Cadence
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...actors.messages import StepRecord
+from ...monitors.reading import Reading
 from .. import strict_json
 
 FILE = "metrics.jsonl"
@@ -106,7 +107,13 @@ def _lines(path: Path) -> Iterator[tuple[StepRecord, int]]:
 
 def _record(fields: dict[str, Any]) -> StepRecord:
     for name in ("lr", "numbers"):
-        fields[name] = {key: float(value) for key, value in fields[name].items()}
+        fields[name] = _floats(fields[name])
     for name in ("loss", "weight", "seconds", "at", "flops"):
         fields[name] = None if fields[name] is None else float(fields[name])
-    return StepRecord(**fields)
+    # Runs of before have none.
+    told = [Reading(**{**one, "numbers": _floats(one["numbers"])}) for one in fields.pop("readings", ())]
+    return StepRecord(**fields, readings=tuple(told))
+
+
+def _floats(numbers: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in numbers.items()}

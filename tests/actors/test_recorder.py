@@ -11,7 +11,8 @@ from torch import nn
 
 
 def step(number: int = 0, **more: Any) -> Any:
-    return SimpleNamespace(number=number, loss=2.5, weight=30.0, numbers={}, skipped=None, microbatches=8, **more)
+    fixed = {"numbers": {}, "skipped": None, "readings": (), "microbatches": 8}
+    return SimpleNamespace(number=number, loss=2.5, weight=30.0, **fixed, **more)
 
 
 def parameter(*shape: int) -> nn.Parameter:

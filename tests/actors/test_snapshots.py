@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from everstep.actors.faults import Chaos
-from everstep.actors.messages import Stored
 from everstep.actors.rank.census import Wish
 from everstep.actors.rank.parts import Portion, joined
 from everstep.actors.rank.snapshots import Saved, Snapshots
 from everstep.actors.rank.to_storage import ToStorage
 from everstep.actors.saved.manifest import folder_of
 from everstep.actors.saved.storage import Storage
+from everstep.actors.saving_messages import Stored
 from everstep.conf.errors import SavedStateError
 from everstep.policies.world import Generation, Member, Seat, World
 

@@ -4,9 +4,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from everstep.actors.messages import Stored
 from everstep.actors.saved.manifest import folder_of
 from everstep.actors.saved.storage import Storage
+from everstep.actors.saving_messages import Stored
 from everstep.conf.schedule import BatchSchedule
 from everstep.orchestrator.checkpoints import Checkpoints
 from everstep.orchestrator.machine.events import Event, Saved, Warned

@@ -1,7 +1,8 @@
 """What comes when a run is about to end or has ended, and what comes from whom the machine does not know."""
 
-from everstep.actors.messages import Cadence, FaultFired
+from everstep.actors.messages import FaultFired
 from everstep.actors.node.sentinel_messages import SentinelHello
+from everstep.actors.saving_messages import Cadence
 from everstep.orchestrator.machine.events import Ended, Heard, Room, StartSentinel
 from everstep.orchestrator.view import Phase
 from everstep.policies.placement import Node

@@ -1,0 +1,23 @@
+"""What ranks say of the stability of the training."""
+
+from dataclasses import dataclass
+
+from ..monitors.certification import Trust
+from ..monitors.envelope import Alarm
+
+
+@dataclass(frozen=True)
+class StabilityTold:
+    """What the stability monitors say of the state that a rank holds; every rank comes to say the same.
+
+    Attributes:
+        watched: what they look at, or why there is nothing, in one line.
+        changes: how many there were, as this rank knows.
+        trust: steps whose weights were found healthy.
+        alarms: the first ones of this course.
+    """
+
+    watched: str
+    changes: int = 0
+    trust: Trust = Trust()
+    alarms: tuple[Alarm, ...] = ()
