@@ -12,8 +12,8 @@ class StabilityTold:
 
     Attributes:
         watched: what they look at, or why there is nothing, in one line.
-        changes: how many there were, as this rank knows.
-        trust: steps whose weights were found healthy.
+        changes: number of the newest change that this rank holds, 0 if there is none.
+        trust: how many steps the states had taken that were found healthy.
         alarms: the first ones of this course.
     """
 

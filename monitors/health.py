@@ -19,7 +19,7 @@ class Health:
 
     Attributes:
         watch: what the envelopes are made of.
-        trust: steps whose weights, after the update, were found healthy.
+        trust: how many updates had been taken when weights were found healthy.
         alarms: the first of the run; they are what is wrong until somebody goes back to before them.
         silent: places of which there was no envelope at the last look.
     """
@@ -43,7 +43,7 @@ def looked(health: Health, step: int, readings: Iterable[Reading], rule: Rule, e
     held = tuple(readings)
     judged = judge(health.watch, held, rule, envelope)
     seen = sum((one.monitor, number) in SIGNS for one in held for number in one.numbers)
-    trust = certified(health.trust, step, _verdicts(judged.watch, seen - len(judged.abstained)))
+    trust = certified(health.trust, step + 1, _verdicts(judged.watch, seen - len(judged.abstained)))
     return replace(
         health,
         watch=judged.watch,

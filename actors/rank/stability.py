@@ -23,6 +23,7 @@ from ...monitors.reading import Reading
 from ...monitors.router import read_routers
 from ...monitors.shares import looks_at
 from ...monitors.watched import Watched, watched
+from ...policies.changes import following
 from ...policies.world import World
 from ..stability_messages import StabilityTold
 from .course import Course
@@ -73,7 +74,7 @@ class Stability:
         """What the controller hears."""
         health = self._course.health
         what = str(self._what) if self._what.nothing else f"every {self._schedule.every} steps {self._what}"
-        return StabilityTold(what, len(self._course.changes), health.trust, health.alarms)
+        return StabilityTold(what, following(self._course.changes) - 1, health.trust, health.alarms)
 
     def after(self, step: Step, world: World | None) -> None:
         """The update of a step is in the weights: judge what was told with it, and take samples if they are due.

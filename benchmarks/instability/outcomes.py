@@ -15,6 +15,8 @@ from everstep.monitors.signs import HYPER, PRECISION, ROUTER
 SMOOTHED, RISE = 20, 0.2
 # What watches mechanisms; the others are what people watch anyway.
 MECHANISMS = ("attention", "router")
+# What everybody looks at.
+WATCHED = ("loss", "gradient_norm")
 # Steps from the first alarm within which others still count for what it is.
 TOGETHER = 120
 DISTANCES = (4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0)
@@ -35,6 +37,9 @@ class Outcome:
         alarm: step of the first alarm of a mechanism's monitor since the onset; None if there was none.
         baseline: the same of what people watch anyway.
         divergence: step at which the loss shows it; None if it never did.
+        departure: step at which the loss or the gradient norm has left its own envelope, to stay outside until an alarm
+            of it; None if none did since the onset.
+        onset: first step with the fault.
         first: (monitor, number) of the alarms of the first step with any.
         faults: what the alarms fit.
         false_alarms: places that alarmed before the onset, or at all in a healthy run.
@@ -45,6 +50,8 @@ class Outcome:
     alarm: int | None
     baseline: int | None
     divergence: int | None
+    departure: int | None
+    onset: int
     first: tuple[tuple[str, str], ...]
     faults: frozenset[str]
     false_alarms: int
@@ -54,6 +61,18 @@ class Outcome:
     def lead(self) -> int | None:
         """Steps from the alarm to the divergence; None without one of them."""
         return None if self.alarm is None or self.divergence is None else self.divergence - self.alarm
+
+    @property
+    def share(self) -> float | None:
+        """Of the steps from onset to divergence, those after the alarm while loss and gradient norm look healthy.
+
+        None if the loss never shows it. Nothing, where there is no alarm or what people watch is not healthy any more.
+        """
+        if self.divergence is None:
+            return None
+        healthy = self.divergence if self.departure is None else min(self.departure, self.divergence)
+        ahead = 0 if self.alarm is None else max(0, healthy - self.alarm)
+        return ahead / max(1, self.divergence - self.onset)
 
     @property
     def right(self) -> bool:
@@ -95,6 +114,10 @@ def outcome(run: Run, trained: Trained, course: Course, envelope: Envelope | Non
         alarm=min((one.step for one in mechanisms), default=None),
         baseline=min((one.step for one in since if one.monitor not in MECHANISMS), default=None),
         divergence=None if healthy else divergence(trained.losses, course.onset),
+        departure=min(
+            (one.since for one in since if one.monitor == "baseline" and one.number in WATCHED), default=None
+        ),
+        onset=course.onset,
         first=tuple(sorted({(one.monitor, one.number) for one in since if one.step == first})),
         faults=diagnose(early),
         false_alarms=len({(one.monitor, one.layer, one.head, one.number) for one in alarms if one not in since}),

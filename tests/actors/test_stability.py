@@ -89,7 +89,7 @@ def test_all_come_to_the_same_judgement_and_what_a_lost_peer_had_seen_is_missing
     assert len(lost) < len(whole) == 10
     healths = [course.health for course in peers.courses.values()]
     assert healths[0] == healths[1] == healths[2]
-    assert healths[0].trust.checked == 2 * EVERY
+    assert healths[0].trust.checked == 2 * EVERY + 1
 
 
 def test_what_went_back_between_two_samples_compares_nothing() -> None:

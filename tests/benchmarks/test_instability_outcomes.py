@@ -16,14 +16,16 @@ COURSE = Course(steps=300, onset=100)
 RULE = Rule(persistence=2, enough=8, window=8, floor=0.02, bin=50)
 
 
-def trained(seed: int, fall: int = 999, grow: int = 999, rise: int = 999) -> Trained:
-    """Entropy falls, the update ratio grows, the loss rises at these steps."""
+def trained(seed: int, fall: int = 999, grow: int = 999, rise: int = 999, steep: int = 999) -> Trained:
+    """Entropy falls, the update ratio grows, the loss rises, the gradient gets steep at these steps."""
     readings = []
     for step in range(0, 300, 5):
         wiggle = 0.01 * ((step + 3 * seed) % 7)
         entropies = {"delta2.entropy": (0.2 if step >= fall else 3.0) + wiggle}
         readings += [Reading("attention", step, "a", head, entropies) for head in (0, 1)]
-        readings.append(Reading("baseline", step, "", None, {"update_ratio": (9 if step >= grow else 1) + wiggle}))
+        numbers = {"update_ratio": (9 if step >= grow else 1) + wiggle}
+        numbers["gradient_norm"] = (5 if step >= steep else 1) + wiggle
+        readings.append(Reading("baseline", step, "", None, numbers))
     return Trained(tuple(4.0 if step >= rise else 3.0 for step in range(300)), tuple(readings))
 
 
@@ -48,8 +50,18 @@ def test_a_fault_is_alarmed_of_named_and_led() -> None:
     both = judged(Run("combined", 0), trained(7, fall=120, grow=105, rise=112))
     assert (both.alarm, both.baseline, both.lead) == (125, 110, 116 - 125)
     assert both.faults == {PRECISION, HYPER}
+    assert (one.departure, one.share) == (None, 39 / 54)
     late = judged(Run("combined", 0), trained(7, fall=250, grow=105))
     assert (late.faults, late.right, late.lead) == ({HYPER}, False, None)
+
+
+@pytest.mark.parametrize(("steep", "ahead"), [(112, 0), (120, 5), (140, 25), (160, 39)])
+def test_a_lead_counts_while_loss_and_gradient_look_healthy(steep: int, ahead: int) -> None:
+    one = judged(Run("low_precision", 0), trained(7, fall=110, rise=150, steep=steep))
+    assert (one.alarm, one.divergence) == (115, 154)
+    assert one.share == ahead / 54
+    # It has left when it is outside for the first time, not when that is alarmed of.
+    assert one.departure == 5 * -(-steep // 5)
 
 
 def test_what_comes_before_the_onset_or_in_a_healthy_run_is_a_false_alarm() -> None:
@@ -76,7 +88,8 @@ def test_rows() -> None:
         judged(Run("learning_rate", 0), trained(7, grow=110, rise=150)),
     ]
     found = {row.name: row.value for row in figures.rows(outcomes)}
-    assert found["fault_kinds_with_lead"] == found["lead_share_low_precision"] == 1
+    assert found["fault_kinds_with_lead"] == found["alarmed_before_share_low_precision"] == 1
+    assert found["lead_share_low_precision"] == 39 / 54
     assert found["lead_share_learning_rate"] == found["lead_share_combined"] == 0
     assert found["baseline_lead_share_learning_rate"] == found["fault_kind_named_right_share"] == 1
     assert found["diverged_share_low_precision"] == 0.5

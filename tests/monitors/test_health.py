@@ -27,18 +27,18 @@ def played(looks: list[tuple[float, ...]], health: Health | None = None, first: 
 
 
 def test_two_clean_looks_make_a_state_healthy_and_none_after_that_is_while_something_is_outside() -> None:
-    assert played([(3.0, 3.0)]).trust == Trust(None, 10, 10)
-    assert played([(3.0, 3.0)] * 3).trust == Trust(20, 30, 30)
+    assert played([(3.0, 3.0)]).trust == Trust(None, 11, 11)
+    assert played([(3.0, 3.0)] * 3).trust == Trust(21, 31, 31)
     ill = played([(3.0, 3.0), (3.0, 3.0), (3.0, 1.0), (3.0, 1.0), (3.0, 1.0)])
-    assert (ill.trust.verified, ill.trust.candidate) == (10, None)
-    assert ill.trust.blocked == "step 50: attention delta2.entropy of a head 1 is outside of what is healthy"
+    assert (ill.trust.verified, ill.trust.candidate) == (11, None)
+    assert ill.trust.blocked == "step 51: attention delta2.entropy of a head 1 is outside of what is healthy"
     (alarm,) = ill.alarms
     assert (alarm.step, alarm.since, alarm.head) == (40, 30, 1)
 
 
 def test_a_look_that_nothing_came_of_says_nothing() -> None:
     health = looked(played([(3.0, 3.0)] * 2), 30, (), RULE, ENVELOPE)
-    assert (health.trust.verified, health.trust.candidate) == (10, None)
+    assert (health.trust.verified, health.trust.candidate) == (11, None)
     # Without an envelope nothing is judged.
     blind = looked(Health(), 10, entropies(10, 3.0), RULE, None)
     assert blind.trust.candidate is None
