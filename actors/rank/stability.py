@@ -66,6 +66,8 @@ class Stability:
             self._schedule = Schedule(max(1, elastic.monitors), min(elastic.monitor_lag, max(1, elastic.monitors)))
         except ValueError as error:
             raise LoopError(f"elastic.envelope={elastic.envelope}: {error}") from None
+        what = str(self._what)
+        self._said = what if self._what.nothing else f"every {self._schedule.every} steps {what}"
         self._base: Sample | None = None
         self._pending: _Comparison | None = None
 
@@ -73,8 +75,7 @@ class Stability:
     def told(self) -> StabilityTold:
         """What the controller hears."""
         health = self._course.health
-        what = str(self._what) if self._what.nothing else f"every {self._schedule.every} steps {self._what}"
-        return StabilityTold(what, following(self._course.changes) - 1, health.trust, health.alarms)
+        return StabilityTold(self._said, following(self._course.changes) - 1, health.trust, health.alarms)
 
     def after(self, step: Step, world: World | None) -> None:
         """The update of a step is in the weights: judge what was told with it, and take samples if they are due.
@@ -84,24 +85,23 @@ class Stability:
         """
         if self._what.nothing:
             return
-        every, lag = self._schedule.every, self._schedule.lag
-        number = step.number
-        if self._schedule.ends(number - lag):
+        schedule, number, taken = self._schedule, step.number, step.number + 1
+        if schedule.ends(taken - schedule.lag):
             self._pending = None
             if step.readings:
-                loss = read_scalars(number - lag, {"loss": step.loss})
-                health, by = self._course.health, self._by
-                self._course.health = looked(health, number - lag, (*step.readings, loss), by.rule, by.envelope)
+                about, by = number - schedule.lag, self._by
+                told = (*step.readings, read_scalars(about, {"loss": step.loss}))
+                self._course.health = looked(self._course.health, about, told, by.rule, by.envelope)
         if world is None:
             return
         place, peers = world.incarnations.index(self._incarnation), len(world.members)
-        if self._schedule.ends(number) and self._base is not None:
+        if schedule.ends(taken) and self._base is not None:
             base, self._base = self._base, None
-            if base.step == number - lag:
-                routers = looks_at(self._what.routers, place, peers, number // every)
+            if base.step == number - schedule.lag:
+                routers = looks_at(self._what.routers, place, peers, taken // schedule.every)
                 self._pending = _Comparison(number, self._compared(base, number, routers))
-        if self._schedule.begins(number):
-            heads = looks_at(self._what.heads, place, peers, (number + lag) // every)
+        if schedule.begins(taken):
+            heads = looks_at(self._what.heads, place, peers, (taken + schedule.lag) // schedule.every)
             self._base = take(self._what.root, self._what.where, number, heads)
 
     def due(self, step: int) -> Readings:

@@ -75,28 +75,29 @@ class Peers:
 def test_peers_together_tell_what_one_alone_would_at_the_same_steps() -> None:
     alone, three = Peers(1).train(0, 3 * EVERY), Peers(3).train(0, 3 * EVERY)
     assert alone == three
-    assert set(alone) == {EVERY + LAG, 2 * EVERY + LAG}
-    seen = [(one.monitor, one.layer, one.head) for one in alone[EVERY + LAG]]
+    assert set(alone) == {EVERY - 1 + LAG, 2 * EVERY - 1 + LAG}
+    seen = [(one.monitor, one.layer, one.head) for one in alone[EVERY - 1 + LAG]]
     assert len(seen) == len(set(seen)) == 4 + 4 + 2
-    assert {one.step for one in alone[EVERY + LAG]} == {EVERY}
+    assert {one.step for one in alone[EVERY - 1 + LAG]} == {EVERY - 1}
 
 
 def test_all_come_to_the_same_judgement_and_what_a_lost_peer_had_seen_is_missing_once() -> None:
     peers = Peers(3)
-    peers.train(0, EVERY + LAG)
-    (lost,) = peers.train(EVERY + LAG, EVERY + LAG + 1, lost=frozenset({"r1"})).values()
-    whole = peers.train(EVERY + LAG + 1, 2 * EVERY + LAG + 1)[2 * EVERY + LAG]
+    told = EVERY - 1 + LAG
+    peers.train(0, told)
+    (lost,) = peers.train(told, told + 1, lost=frozenset({"r1"})).values()
+    whole = peers.train(told + 1, told + EVERY + 1)[told + EVERY]
     assert len(lost) < len(whole) == 10
     healths = [course.health for course in peers.courses.values()]
     assert healths[0] == healths[1] == healths[2]
-    assert healths[0].trust.checked == 2 * EVERY + 1
+    assert healths[0].trust.checked == 2 * EVERY
 
 
 def test_what_went_back_between_two_samples_compares_nothing() -> None:
     peers = Peers(1)
-    peers.train(0, EVERY - LAG)
+    peers.train(0, EVERY - LAG)  # the first sample is taken after the last of these
     peers.ranks = {"r0": Stability({"": peers.model}, peers.courses["r0"], elastic(), "r0")}
-    assert set(peers.train(EVERY - LAG + 1, 2 * EVERY + LAG + 1)) == {2 * EVERY + LAG}
+    assert set(peers.train(EVERY - LAG, 2 * EVERY + LAG)) == {2 * EVERY - 1 + LAG}
 
 
 def test_what_is_found_is_told_and_where_nothing_is_only_who_asked_is_refused() -> None:
