@@ -38,8 +38,11 @@ class Chaos:
             fault for fault in faults if fault.target is target and (fault.replica, fault.coordinate) == place
         ]
         self._announce = announce
+        self._announced: set[Fault] = set()
         self.step = -1
         self.ordinal = -1
+        # In what is computed to be compared nothing strikes but a fault that recurs.
+        self.aside = False
 
     def __bool__(self) -> bool:
         return bool(self._planned)
@@ -66,9 +69,31 @@ class Chaos:
             raise PlannedError(f"planned: {fault}")
         os.kill(os.getpid(), signal.SIGKILL if fault.kind is FaultKind.SIGKILL else signal.SIGSTOP)
 
+    def flips(self, point: FaultPoint, kind: FaultKind, what: str) -> list[Fault]:
+        """Planned flips of a number that strike here and now; each is announced when it first does.
+
+        Args:
+            what: is about to be changed.
+        """
+        found = []
+        for fault in [fault for fault in self._planned if fault.kind is kind and fault.point == point]:
+            again = fault.recurring and self.step >= fault.step
+            if not again and not self._here(fault, self.step):
+                continue
+            if not fault.recurring:
+                self._planned.remove(fault)
+            if fault not in self._announced:
+                self._announced.add(fault)
+                self._announce(str(fault), f"{what} at step {self.step}, pid {os.getpid()}")
+            found.append(fault)
+        return found
+
     def _due(self, point: FaultPoint, step: int | None = None) -> Fault | None:
         now = self.step if step is None else step
         for fault in self._planned:
-            if fault.point == point and fault.step == now and fault.microbatch in (None, self.ordinal):
+            if fault.point == point and not fault.numeric and self._here(fault, now):
                 return fault
         return None
+
+    def _here(self, fault: Fault, step: int) -> bool:
+        return not self.aside and fault.step == step and fault.microbatch in (None, self.ordinal)

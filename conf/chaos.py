@@ -28,11 +28,13 @@ class FaultPoint(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """What happens to the target process."""
+    """What happens to the target process, or to a number that it computes."""
 
     SIGKILL = "sigkill"
     SIGSTOP = "sigstop"
     EXCEPTION = "exception"
+    FLIP = "flip"
+    FLIP_MOMENT = "flip_moment"
 
 
 class FaultTarget(StrEnum):
@@ -49,6 +51,11 @@ _PER_MICROBATCH = {
     FaultPoint.IN_BACKWARD,
     FaultPoint.IN_EXTENSION,
 }
+_FLIPPED = {
+    FaultKind.FLIP: (FaultPoint.IN_FORWARD, FaultPoint.IN_BACKWARD, FaultPoint.IN_OPTIMIZER),
+    FaultKind.FLIP_MOMENT: (FaultPoint.IN_OPTIMIZER,),
+}
+_BITS = 64
 _OF_VAULTS = (FaultPoint.IN_SNAPSHOT, FaultPoint.IN_RESTORE)
 
 
@@ -65,13 +72,19 @@ class Fault:
             this step (``in_snapshot``) or give it to a rank that restores it (``in_restore``).
         coordinate: place inside the replica; 0 for a spare.
         point: a ``FaultPoint`` or its name.
-        kind: a ``FaultKind`` or its name.
+        kind: a ``FaultKind`` or its name. A ``flip`` changes one bit of one number of the middle layer: of its output
+            (``in_forward``), of its weight's gradient before that is summed (``in_backward``), or of the weight as the
+            optimizer leaves it (``in_optimizer``); ``flip_moment`` one of what the optimizer keeps beside the weight.
         target: a ``FaultTarget`` or its name.
         microbatch: only at the n-th microbatch (0-based) that the rank computes in this step;
             None means the first. Only for points inside a microbatch.
+        bit: that a flip changes, from the lowest on: in float32 the fraction has 0..22, the exponent 23..30, the sign
+            31; whoever has fewer has its highest one changed.
+        recurring: whether a flip strikes again, at each such place from ``step`` on, and in each microbatch.
 
     Raises:
-        ConfigError: an unknown name, a negative number, or ``microbatch`` at a point outside a microbatch.
+        ConfigError: an unknown name, a negative number, ``microbatch`` at a point outside a microbatch, a flip without
+            a bit or where it changes nothing, or what belongs to flips in another kind.
     """
 
     step: int
@@ -81,10 +94,19 @@ class Fault:
     kind: FaultKind | str = FaultKind.SIGKILL
     target: FaultTarget | str = FaultTarget.RANK
     microbatch: int | None = None
+    bit: int | None = None
+    recurring: bool = False
 
     def __str__(self) -> str:
         place = f"{self.point}" if self.microbatch is None else f"{self.point} of its microbatch {self.microbatch}"
-        return f"{self.kind} of {self.target} {self.replica}.{self.coordinate} at step {self.step} {place}"
+        kind = f"{self.kind}" if self.bit is None else f"{self.kind} of bit {self.bit}"
+        when = f"from step {self.step} on" if self.recurring else f"at step {self.step}"
+        return f"{kind} of {self.target} {self.replica}.{self.coordinate} {when} {place}"
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it changes a number, and nothing else happens."""
+        return self.kind in _FLIPPED
 
     def __post_init__(self) -> None:
         for field, names in (("point", FaultPoint), ("kind", FaultKind), ("target", FaultTarget)):
@@ -100,8 +122,22 @@ class Fault:
         if self.target is FaultTarget.VAULT and self.point not in _OF_VAULTS:
             known = ", ".join(_OF_VAULTS)
             raise ConfigError(f"Fault.point={str(self.point)!r} is nothing that a vault does; use one of: {known}")
+        if self.numeric:
+            self._check_flip(FaultKind(self.kind))
+        elif self.bit is not None or self.recurring:
+            raise ConfigError(f"Fault.bit and Fault.recurring are only for {', '.join(_FLIPPED)}, not {self.kind}")
         if self.microbatch is not None:
             if self.point not in _PER_MICROBATCH:
                 raise ConfigError(f"Fault.microbatch is only for points inside a microbatch, not {self.point}")
             if self.microbatch < 0:
                 raise ConfigError(f"Fault.microbatch={self.microbatch} must not be negative")
+
+    def _check_flip(self, kind: FaultKind) -> None:
+        if self.bit is None or not 0 <= self.bit < _BITS:
+            raise ConfigError(f"Fault.bit={self.bit} must be a whole number in 0..{_BITS - 1} for a {kind}")
+        if self.point not in _FLIPPED[kind]:
+            raise ConfigError(
+                f"Fault.point={str(self.point)!r} has no number for a {kind}: {', '.join(_FLIPPED[kind])}"
+            )
+        if self.recurring and self.microbatch is not None:
+            raise ConfigError("Fault.microbatch must be null in a recurring flip, which strikes in each one")

@@ -155,7 +155,7 @@ class RankContext:
             process.board,
         )
         if process.chaos:
-            rehearsal.arm(process.chaos, engine, list(self._models.values()), list(optimizers.values()))
+            rehearsal.arm(process.chaos, engine, self._models, list(optimizers.values()))
         guard(optimizers.values(), gradients, lambda: self._run.current if self._run else None)
         self._portable = Portable(self._models, self._kept, buffers, gradients, self._course)
         self._portable.refuse_unsendable()

@@ -335,9 +335,9 @@ class Step:
         """Compute a microbatch that this rank does not sum; returns the signature of its gradient."""
         engine, chaos = self._machinery.engine, self._machinery.chaos
         open_ = Microbatch(index, time.monotonic(), aside=True, signer=Signer(folds=False))
-        step, chaos.step = chaos.step, -1
+        chaos.aside = True
         yield from self._compute(open_, engine.upcoming(index, self._following))
-        chaos.step = step
+        chaos.aside = False
         return open_.signature
 
     def _decided(self, what: str) -> Census:

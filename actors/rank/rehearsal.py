@@ -1,6 +1,6 @@
 """Puts planned faults inside the user's own code: in the forward, in the backward, in the optimizer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -8,12 +8,15 @@ from torch import nn
 from ...conf.chaos import FaultPoint
 from ..faults import Chaos
 from .engine import Engine
+from .flips import Flips
 
 
-def arm(chaos: Chaos, engine: Engine, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+def arm(
+    chaos: Chaos, engine: Engine, models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+) -> None:
     """Hook the middle module, the middle parameter and every optimizer; only for ranks with planned faults."""
-    modules = [module for model in models for module in model.modules()]
-    parameters = [parameter for model in models for parameter in model.parameters() if parameter.requires_grad]
+    modules = [module for model in models.values() for module in model.modules()]
+    parameters = [held for model in models.values() for held in model.parameters() if held.requires_grad]
 
     def in_forward(*_: object) -> None:
         chaos.at(FaultPoint.IN_FORWARD)
@@ -30,3 +33,4 @@ def arm(chaos: Chaos, engine: Engine, models: Sequence[nn.Module], optimizers: S
     parameters[len(parameters) // 2].register_post_accumulate_grad_hook(in_backward)
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(in_optimizer)
+    Flips(chaos, models).arm(models, optimizers)

@@ -86,6 +86,19 @@ def test_overrides_create_what_the_file_left_out() -> None:
             "elastic.chaos[0]: spare 1.0 does not exist; spares are numbered from 4 on, and their coordinate is 0",
         ),
         (["elastic.check_every=-1"], "elastic.check_every=-1 must be a whole number of at least 0"),
+        (["elastic.chaos=[{step: 3, replica: 1, kind: flip}]"], "Fault.bit=None must be a whole number in 0..63"),
+        (
+            ["elastic.chaos=[{step: 3, replica: 1, kind: flip, bit: 3, point: in_vote}]"],
+            "Fault.point='in_vote' has no number for a flip: in_forward, in_backward, in_optimizer",
+        ),
+        (
+            ["elastic.chaos=[{step: 3, replica: 1, recurring: true}]"],
+            "Fault.bit and Fault.recurring are only for flip, flip_moment, not sigkill",
+        ),
+        (
+            ["elastic.chaos=[{step: 3, replica: 1, kind: flip, bit: 3, microbatch: 1, recurring: true}]"],
+            "Fault.microbatch must be null in a recurring flip",
+        ),
         (["elastic.spares=-1"], "elastic.spares=-1 must be a whole number of at least 0"),
         (
             ["elastic.recovery=prayer"],
