@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..monitors.progress import ProgressRecord
 from ..monitors.reading import Reading
+from ..monitors.spent import Spent
 from ..policies.changes import Changes
 from ..policies.world import Generation, Position, Seat, Work, World
 from .evidence import Evidence
@@ -124,6 +125,7 @@ class Heartbeat:
         generation: in which it works, if it says so.
         progress: what its training thread is at.
         stability: what the stability monitors say; None if there are none.
+        spent: what training steps have cost it so far.
     """
 
     incarnation: str
@@ -137,6 +139,7 @@ class Heartbeat:
     generation: Generation | None = None
     progress: ProgressRecord | None = None
     stability: StabilityTold | None = None
+    spent: Spent = Spent()
 
 
 @dataclass(frozen=True)
@@ -244,11 +247,6 @@ class FaultFired:
     incarnation: str
     fault: str
     evidence: str
-
-
-@dataclass(frozen=True)
-class DriverHello:
-    """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
 
 
 FromRank = (

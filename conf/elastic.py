@@ -32,6 +32,15 @@ class Buffers(StrEnum):
     FOLD = "fold"
 
 
+class Stragglers(StrEnum):
+    """What may be done about replicas that are slow, if it pays."""
+
+    OBSERVE = "observe"
+    WEIGH = "weigh"
+    EVICT = "evict"
+    AUTO = "auto"
+
+
 class SnapshotSpread(StrEnum):
     """What is done where there are fewer nodes than each part of a snapshot is to have copies."""
 
@@ -136,6 +145,9 @@ class ElasticConfig:
             what a step takes, and at least 30 s.
         check_every: steps from one check for silent corruption to the next: peers compare their state, one microbatch
             that others compute again, and one layer that is run once more; 0 for none.
+        stragglers: what may be done about a slow replica, where it pays: ``observe`` (it is named, and training stays
+            as it is), ``weigh`` (it owes less), ``evict`` (it leaves, and another one is taken or asked for), or
+            ``auto``, whichever of these gains most.
         on_nonfinite: ``stop`` the run when a loss or gradient is not finite, or ``skip`` the whole step.
         monitor_every: steps from one look of the stability monitors at weights to the next; 0 for never. None is 100
             where there is anything to watch; with a number, a model in which there is nothing is refused.
@@ -176,6 +188,7 @@ class ElasticConfig:
     snapshot_gib: float | None = None
     hang: float | None = None
     check_every: int = 128
+    stragglers: Stragglers | str = Stragglers.OBSERVE
     on_nonfinite: OnTrouble | str = OnTrouble.STOP
     monitor_every: int | None = None
     monitor_lag: int = 10
@@ -234,6 +247,11 @@ class ElasticConfig:
             raise ConfigError(
                 "elastic.workload=adaptive_world drops microbatches, which reduction=exact rules out; use float"
             )
+        if self._weighs and self.workload not in ("balanced", "weighted"):
+            raise ConfigError(
+                f"elastic.stragglers={self.stragglers} gives slow replicas less to do, which elastic.workload="
+                f"{self.workload} does not; use workload=weighted, or stragglers=evict or observe"
+            )
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ConfigError(f"elastic.seed={self.seed!r} must be a whole number in 0..2^63-1")
         if self.monitor_every and self.monitor_every <= self.monitor_lag:
@@ -264,6 +282,15 @@ class ElasticConfig:
         object.__setattr__(self, "chaos", tuple(self.chaos))
         if not all(isinstance(fault, Fault) for fault in self.chaos):
             raise ConfigError("elastic.chaos must hold everstep.Fault values only")
+
+    @property
+    def sharing(self) -> str:
+        """Name of the policy that gives microbatches to replicas, where shares may come to follow speeds."""
+        return "weighted" if self._weighs else self.workload
+
+    @property
+    def _weighs(self) -> bool:
+        return self.stragglers in (Stragglers.WEIGH, Stragglers.AUTO)
 
     @property
     def schedule(self) -> BatchSchedule:
@@ -315,4 +342,5 @@ _NAMED: dict[str, type[StrEnum]] = {
     "buffers": Buffers,
     "snapshot_spread": SnapshotSpread,
     "on_instability": OnInstability,
+    "stragglers": Stragglers,
 }

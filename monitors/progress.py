@@ -37,6 +37,8 @@ class Pending:
         kind: "all-reduce", ...
         elements: of its input on this rank.
         dtype: of its input.
+        trail: checksum of all that it has entered in that group so far, each with its kind, elements and dtype, in
+            order: several are under way at once, and one that is unlike may not be the newest.
     """
 
     group: str
@@ -44,6 +46,7 @@ class Pending:
     kind: str
     elements: int
     dtype: str
+    trail: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind} number {self.sequence} of group {self.group}, {self.elements} x {self.dtype}"

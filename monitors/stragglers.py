@@ -59,7 +59,8 @@ class Rules:
         factor: a slow rank takes this many times the median of its peers.
         seconds: and this much more than it.
         confirm: rounds in a row in which it must have been so.
-        baseline_factor: a group is slower than it was if its median is this many times that of its past.
+        baseline_factor: a group is slower than it was if its median is this many times that of its past, and those
+            seconds more than it as well.
 
     Raises:
         ValueError: numbers that contradict each other, in one line.
@@ -184,7 +185,8 @@ def observe(seen: Seen, times: Mapping[int, Times], rules: Rules | None = None) 
             continue
         middle, _ = median_and_scale(healthy)
         usual = _usual(past.get(part, ()))
-        if usual is not None and middle > max(rules.baseline_factor * usual[0], usual[0] + usual[1]):
+        distance = max(usual[1], rules.seconds) if usual is not None else 0.0
+        if usual is not None and middle > max(rules.baseline_factor * usual[0], usual[0] + distance):
             slower[part] = slower.get(part, 0) + 1
             if slower[part] >= rules.confirm and usual[0]:
                 groupwide[part] = middle / usual[0]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..actors import wire
-from ..actors.messages import DriverHello
 from ..conf.errors import RunAliveError, TrainingFailedError
+from .listener import DriverHello
 from .lives import begin_life
 from .plan import RunPlan
 from .view import Look, RunState

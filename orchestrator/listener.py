@@ -2,13 +2,19 @@
 
 import asyncio
 import socket
+from dataclasses import dataclass
 
 from ..actors import wire
-from ..actors.messages import DriverHello, Hello
+from ..actors.messages import Hello
 from ..actors.node.sentinel_messages import SentinelHello
 from ..actors.node.vault_messages import VaultHello
 from .cluster import Sink
 from .machine.events import Ended, Heard, Refused, StopRequested
+
+
+@dataclass(frozen=True)
+class DriverHello:
+    """First and only words of a foreground run's driver: the end of its connection is the end of the run."""
 
 
 class Listener:

@@ -13,6 +13,7 @@ from ..actors.saved.storage import Storage, below
 from ..conf.elastic import ElasticConfig, OnTrouble
 from ..conf.scaling import Scaling
 from ..policies.recovery import recovery_policy
+from ..policies.stragglers import straggler_policy
 from ..policies.workload import workload_policy
 from ..policies.world import Seat
 from . import journal
@@ -73,7 +74,7 @@ class RunPlan:
             term=term,
             ranks=ranks,
             minimum=self.scaling.min_ranks // elastic.ranks_per_replica,
-            workload=workload_policy(elastic.workload, self.scaling.max_ranks // elastic.ranks_per_replica),
+            workload=workload_policy(elastic.sharing, self.scaling.max_ranks // elastic.ranks_per_replica),
             timeouts=elastic.timeouts,
             ranks_per_replica=elastic.ranks_per_replica,
             store_prefix=f"{self.run}/{uuid.uuid4().hex[:8]}",
@@ -85,6 +86,7 @@ class RunPlan:
             lives=lives,
             hang=elastic.hang,
             epoch=time.time() - time.monotonic(),
+            stragglers=straggler_policy(elastic.stragglers, elastic.recovery_horizon),
         )
 
     def program(self) -> Program:

@@ -5,12 +5,11 @@ looked at, less what the change of the world costs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
 
 from ..conf.bounds import refuse_below, refuse_nonpositive
-from .workload.balanced import Balanced
 from .workload.weighted import Weighted
 
 
@@ -29,7 +28,8 @@ class SlowFacts:
     Attributes:
         microbatches: B.
         seconds: by replica, per microbatch; of all members.
-        slow: replicas that are slow.
+        slow: replicas that are slow; none if those that were slow are so no more, and shares may follow that.
+        dealt: by replica, the speeds that shares follow now, in microbatches per second; empty if all owe alike.
         spares: replicas' worth of ranks that could take their seats at once.
         minimum: fewest replicas that may train.
         remaining_steps: optimizer steps that are left; None if not known.
@@ -44,12 +44,13 @@ class SlowFacts:
     spares: int = 0
     minimum: int = 1
     remaining_steps: int | None = None
+    dealt: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for replica, seconds in self.seconds.items():
             if not (isfinite(seconds) and seconds > 0):
                 raise ValueError(f"replica {replica} takes {seconds!r} s for a microbatch; it must be a positive time")
-        if not self.slow or self.slow - self.seconds.keys():
+        if self.slow - self.seconds.keys() or not (self.slow or self.dealt):
             raise ValueError(f"slow replicas {sorted(self.slow)} must be members, which are {sorted(self.seconds)}")
         refuse_below(1, microbatches=self.microbatches, minimum=self.minimum)
         refuse_below(0, spares=self.spares)
@@ -81,6 +82,7 @@ class StragglerPolicy:
         replacing: what it costs beyond that to give a seat to another replica: state, model.
         worth: share of the horizon that a remedy must gain, or nothing is done.
         weighs: whether quotas may follow speeds.
+        evicts: whether a seat may be given away.
 
     Raises:
         ValueError: numbers that cannot work, in one line.
@@ -91,6 +93,7 @@ class StragglerPolicy:
     replacing: float = 5.0
     worth: float = 0.02
     weighs: bool = True
+    evicts: bool = True
 
     def __post_init__(self) -> None:
         refuse_nonpositive(horizon=self.horizon)
@@ -100,26 +103,29 @@ class StragglerPolicy:
 
     def decide(self, facts: SlowFacts) -> SlowDecision:
         """What to do now."""
-        now = self._balanced(facts.seconds, facts.microbatches)
+        now = self._dealt(facts.dealt, facts.seconds, facts.microbatches)
         steps = self.horizon / now
         if facts.remaining_steps is not None:
             steps = min(steps, facts.remaining_steps)
         slow = tuple(sorted(facts.slow))
-        options = [SlowDecision(Remedy.OBSERVE, slow, 0.0, now, "")]
+        who = _names(slow)
+        if not (self.weighs or self.evicts):
+            return SlowDecision(Remedy.OBSERVE, slow, 0.0, now, f"{who} slow, and observed: nothing else is wanted")
+        options: list[SlowDecision] = []
         if self.weighs:
-            then = self._weighted(facts.seconds, facts.microbatches)
+            then = self._dealt(_speeds(facts.seconds), facts.seconds, facts.microbatches)
             options.append(SlowDecision(Remedy.WEIGH, slow, (now - then) * steps - self.reopen, then, ""))
-        options += self._evictions(facts, now, steps, slow)
-        # Of two that gain the same, the one that changes less.
-        best = max(options, key=lambda option: option.gain)
+        if self.evicts and slow:
+            options += self._evictions(facts, now, steps, slow)
         least = self.worth * steps * now
-        if best.gain < least or best.remedy is Remedy.OBSERVE:
-            offered = max((option.gain for option in options[1:]), default=0.0)
-            why = f"no remedy gains {least:.3g} s in the next {steps * now:.3g} s, the best one {offered:.3g} s"
-            return SlowDecision(Remedy.OBSERVE, slow, 0.0, now, f"{_names(slow)} slow, and observed: {why}")
+        # Of two that gain the same, the one that changes less.
+        best = max(options, key=lambda option: option.gain, default=None)
+        if best is None or best.gain < least or best.gain <= 0:
+            offered = "there is none" if best is None else f"the best one {best.gain:.3g} s"
+            why = f"no remedy gains {least:.3g} s in the next {steps * now:.3g} s, {offered}"
+            return SlowDecision(Remedy.OBSERVE, slow, 0.0, now, f"{who} slow, and observed: {why}")
         why = f"microbatches of a step take {best.step:.4g} s instead of {now:.4g} s, which gains {best.gain:.3g} s"
-        done = "owe less" if best.remedy is Remedy.WEIGH else "are shut out"
-        said = f"{_names(slow)} slow, and {done}: {why} in the next {steps * now:.3g} s"
+        said = f"{who} slow, and {_done(best.remedy, slow)}: {why} in the next {steps * now:.3g} s"
         return SlowDecision(best.remedy, slow, best.gain, best.step, said)
 
     def _evictions(self, facts: SlowFacts, now: float, steps: float, slow: tuple[int, ...]) -> Sequence[SlowDecision]:
@@ -131,22 +137,55 @@ class StragglerPolicy:
         newcomers = {max(facts.seconds) + 1 + place: usual for place in range(taken)}
         if len(left) + taken < facts.minimum:
             return []
-        shares = self._weighted if self.weighs else self._balanced
-        then = shares({**left, **newcomers}, facts.microbatches)
+        everybody = {**left, **newcomers}
+        then = self._dealt(_speeds(everybody) if self.weighs else {}, everybody, facts.microbatches)
         cost = self.reopen + (self.replacing if taken else 0.0)
         return [SlowDecision(Remedy.EVICT, slow, (now - then) * steps - cost, then, "")]
 
     @staticmethod
-    def _balanced(seconds: Mapping[int, float], microbatches: int) -> float:
-        plan = Balanced().plan(list(seconds), microbatches).indices
-        return max(len(plan[replica]) * each for replica, each in seconds.items())
-
-    @staticmethod
-    def _weighted(seconds: Mapping[int, float], microbatches: int) -> float:
-        speeds = {replica: 1 / each for replica, each in seconds.items()}
+    def _dealt(speeds: Mapping[int, float], seconds: Mapping[int, float], microbatches: int) -> float:
+        """Seconds of a step whose shares follow ``speeds``."""
         plan = Weighted(speeds).plan(list(seconds), microbatches).indices
         return max(len(plan[replica]) * each for replica, each in seconds.items())
 
 
+def straggler_policy(name: str, horizon: float) -> StragglerPolicy:
+    """The policy of this name: ``observe``, ``weigh``, ``evict``, or ``auto`` for whichever of them gains most.
+
+    Args:
+        horizon: how much training is looked at, in seconds.
+
+    Raises:
+        ValueError: no policy has this name.
+    """
+    if name not in _POLICIES:
+        raise ValueError(f"unknown straggler policy {name!r}; use one of: {', '.join(_POLICIES)}")
+    weighs, evicts = _POLICIES[name]
+    return StragglerPolicy(horizon, weighs=weighs, evicts=evicts)
+
+
+_POLICIES: Mapping[str, tuple[bool, bool]] = {
+    "observe": (False, False),
+    "weigh": (True, False),
+    "evict": (False, True),
+    "auto": (True, True),
+}
+
+
+def _speeds(seconds: Mapping[int, float]) -> dict[int, float]:
+    return {replica: 1 / each for replica, each in seconds.items()}
+
+
+def _done(remedy: Remedy, slow: tuple[int, ...]) -> str:
+    if not slow:
+        return "all owe what they can do"
+    one = len(slow) == 1
+    if remedy is Remedy.WEIGH:
+        return "owes less" if one else "owe less"
+    return "is let go" if one else "are let go"
+
+
 def _names(slow: tuple[int, ...]) -> str:
+    if not slow:
+        return "nobody is"
     return f"replica {slow[0]} is" if len(slow) == 1 else f"replicas {', '.join(map(str, slow))} are"

@@ -183,11 +183,13 @@ class Engine:
         assert transaction.generation is not None
         return self._groups.ready(transaction.generation), transaction.repeats is not None
 
-    def done(self, index: int, started: float) -> None:
-        """A microbatch is computed, and what it contributes is held by the unit."""
+    def done(self, index: int, started: float, loading: float = 0.0) -> None:
+        """A microbatch is computed, and what it contributes is held by the unit; ``loading`` seconds came before."""
         span = (started, time.monotonic())
         self.computed += 1
         self.busy += span[1] - span[0]
+        if self._trains:
+            self.board.spent = self.board.spent.computed(span[1] - span[0], loading)
         self.timing.spans.append(span)
         counts = self._ledger.fold(self.position, index, self._beginning)
         if counts:
@@ -240,6 +242,8 @@ class Engine:
         verdict = unit.judge(self._census)
         if not self._ledger.decide(self.position, generation, verdict):
             return None
+        if self._trains:
+            self.board.spent = self.board.spent.reduced(time.monotonic() - self.timing.reduced)
         self._write_decided(verdict)
         self._chaos.at(FaultPoint.AFTER_VOTE)
         self._say_resumed(generation)
@@ -326,8 +330,12 @@ class Engine:
     def _aside(self) -> dict[str, object]:
         """Nothing in a training step; what else it is otherwise."""
         assert self._unit is not None
-        kind = self._unit.work.kind
-        return {} if kind is WorkKind.TRAINING else {"kind": kind}
+        return {} if self._trains else {"kind": self._unit.work.kind}
+
+    @property
+    def _trains(self) -> bool:
+        """Whether the unit under way is a training step."""
+        return self._unit is not None and self._unit.work.kind is WorkKind.TRAINING
 
     def _say_resumed(self, generation: Generation) -> None:
         """Tell the controller of the first decision in a generation; not on the path of an ordinary step."""

@@ -59,11 +59,13 @@ class Microbatch:
         aside: it is computed to be compared, and summed by others, or by nobody.
         signer: sees its gradient, if that is compared.
         signature: what came of that.
+        loading: seconds that its batch was waited for.
         loss: what the user's own backward was computed from, for ``step.loss``; see ``Step.microbatch``.
     """
 
     index: int
     started: float
+    loading: float = 0.0
     aside: bool = False
     signer: Signer | None = None
     signature: int = 0
@@ -294,7 +296,7 @@ class Step:
         peak = machinery.gradients.fold(factor)
         if not open_.aside:
             self._training.add(open_.index, weight, loss, peak)
-            machinery.engine.done(open_.index, open_.started)
+            machinery.engine.done(open_.index, open_.started, open_.loading)
         if open_.signer is not None:
             open_.signature = open_.signer.signature(loss)
         open_.folded = True
@@ -306,7 +308,8 @@ class Step:
         machinery.engine.board.doing(Activity.LOADING, open_.index)
         batch = machinery.loader.load(self.number, open_.index, upcoming)
         machinery.engine.board.doing(Activity.COMPUTING, open_.index)
-        open_.started = time.monotonic()
+        called, open_.started = open_.started, time.monotonic()
+        open_.loading = open_.started - called
         seed_everything(mix(machinery.seed, self.number, open_.index))
         machinery.chaos.at(FaultPoint.BEFORE_FORWARD)
         if open_.signer is not None:

@@ -98,7 +98,7 @@ class RankProcess:
             spec.incarnation,
             self.say,
             self.groups,
-            workload_policy(spec.elastic.workload, spec.max_world // spec.elastic.ranks_per_replica),
+            workload_policy(spec.elastic.sharing, spec.max_world // spec.elastic.ranks_per_replica),
             before_report=lambda: self.chaos.at(FaultPoint.IN_REPORT),
         )
         self.storage = Storage(spec.saved, spec.elastic.timeouts.storage) if spec.saved else None

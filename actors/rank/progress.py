@@ -10,9 +10,11 @@ import os
 import struct
 import threading
 import time
+import zlib
 from pathlib import Path
 
 from ...monitors.progress import Activity, Pending, ProgressRecord
+from ...monitors.spent import Spent
 from ...policies.world import Position
 
 _NAME = "everstep-progress"
@@ -22,8 +24,8 @@ _COUNTER = struct.Struct("<Q")
 # step, unit, attempt, activity, microbatch, when any of these changed
 _PLACE = struct.Struct("<qqqqqd")
 _ACTIVITY = struct.Struct("<qqd")
-# when any of these changed, sequence, elements, kind, dtype, group
-_PENDING = struct.Struct("<dqq16s16s40s")
+# when any of these changed, sequence, elements, trail, kind, dtype, group
+_PENDING = struct.Struct("<dqqq16s16s40s")
 _STAGE_BYTES = 80
 _STAGE = struct.Struct(f"<d{_STAGE_BYTES}s")
 _PLACE_AT = _COUNTER.size
@@ -40,7 +42,11 @@ _TRIES = 100
 
 
 class Board:
-    """What this rank is at. Every call costs about a microsecond and may come from any thread."""
+    """What this rank is at. Every call costs about a microsecond and may come from any thread.
+
+    Attributes:
+        spent: what its training steps have cost; heartbeats tell it, so it is only ever replaced as a whole.
+    """
 
     def __init__(self) -> None:
         file = os.memfd_create(_NAME)
@@ -51,7 +57,8 @@ class Board:
         self._counter = memoryview(self._memory).cast("Q")
         self._lock = threading.Lock()
         self._stage = ""
-        self._group, self._sequence = "", 0
+        self._group, self._sequence, self._trail = "", 0, 0
+        self.spent = Spent()
         self.at(Position(0))
         self.stage = "user code before begin"
 
@@ -76,10 +83,12 @@ class Board:
 
     def entered(self, group: str, kind: str, elements: int, dtype: str) -> None:
         """It entered another collective; those of one group are counted."""
-        self._sequence = self._sequence + 1 if group == self._group else 1
-        self._group = group
+        if group != self._group:
+            self._group, self._sequence, self._trail = group, 0, 0
+        self._sequence += 1
+        self._trail = zlib.crc32(f"{kind} {elements} {dtype}".encode(), self._trail)
         names = kind.encode(), dtype.encode(), group.encode()
-        self._write(_PENDING, _PENDING_AT, time.monotonic(), self._sequence, elements, *names)
+        self._write(_PENDING, _PENDING_AT, time.monotonic(), self._sequence, elements, self._trail, *names)
 
     def record(self) -> ProgressRecord | None:
         """What others read, as of now."""
@@ -141,7 +150,7 @@ def _read(memory: mmap.mmap, process: str = "") -> ProgressRecord | None:
     else:
         return None
     step, unit, attempt, activity, microbatch, moved = _PLACE.unpack_from(held, _PLACE_AT)
-    entered, sequence, elements, *names = _PENDING.unpack_from(held, _PENDING_AT)
+    entered, sequence, elements, trail, *names = _PENDING.unpack_from(held, _PENDING_AT)
     announced, name = _STAGE.unpack_from(held, _STAGE_AT)
     kind, dtype, group, stage = (text.rstrip(b"\0").decode() for text in (*names, name))
     reducing = _ACTIVITIES[activity] is Activity.REDUCING
@@ -152,7 +161,7 @@ def _read(memory: mmap.mmap, process: str = "") -> ProgressRecord | None:
         _ACTIVITIES[activity],
         stage,
         microbatch if microbatch != _NOWHERE else None,
-        Pending(group, sequence, kind, elements, dtype) if reducing and sequence else None,
+        Pending(group, sequence, kind, elements, dtype, trail) if reducing and sequence else None,
         max(0.0, time.monotonic() - max(moved, entered, announced)),
         process,
     )

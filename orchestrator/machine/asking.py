@@ -42,12 +42,12 @@ def _places(state: State, count: int, avoid: frozenset[str]) -> list[str | None]
 
 
 def avoided(state: State, now: float) -> frozenset[str]:
-    """Nodes that are to be left, those that are lost, and those that are kept out because they fail again and again."""
+    """Nodes that are to be left, that are lost or slow, and those that are kept out since they fail again and again."""
     nodes = {rank.node for rank in state.ranks.values() if rank.node}
     kept_out = state.settings.quarantine.query(state.failures, nodes, now).excluded
     # Ray may take a node for a living one long after it was lost.
     lost = (node for node, known in state.watches.items() if known.lost)
-    return state.draining.union(kept_out, lost)
+    return state.draining.union(kept_out, lost, state.rounds.left)
 
 
 def failed(state: State, rank: Rank, cause: str, now: float) -> State:

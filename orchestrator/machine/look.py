@@ -95,7 +95,15 @@ def _reason(state: State, now: float) -> str:
         return state.standstill.reason
     if state.finishing:
         return "waiting for the training function to return on every rank"
-    return "training"
+    return "; ".join(["training", *_hindrances(state)])
+
+
+def _hindrances(state: State) -> list[str]:
+    """What slows training down."""
+    rounds = state.rounds
+    slow = [f"{state.ranks[name].title} {held.reason}" for name, held in sorted(rounds.slow.items())]
+    wide = [f"all ranks are slower at {part.value} than they were" for part in sorted(rounds.groupwide)]
+    return [text for text in (*slow, rounds.said, *wide, rounds.link) if text]
 
 
 def _coming(state: State, adoption: Adoption) -> str:

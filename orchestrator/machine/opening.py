@@ -12,7 +12,7 @@ from .reporting import Alike
 from .roster import Roster, restored
 from .sharing import Shared, share
 from .sources import went_back
-from .speeds import speeds
+from .speeds import recent, speeds
 from .state import Names, Standing, State, without
 
 # What a rank that is parked waits for comes when somebody dies, which may be never.
@@ -53,7 +53,7 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
     position = chosen.position
     restore = chosen.restore and changed(chosen.restore, times=state.setbacks + 1)
     leaving = _leaving(state, world)
-    measured = speeds(state.ranks, world) if state.settings.workload.by_speed else {}
+    measured = speeds(state.ranks, world, recent(state.rounds)) if state.settings.workload.by_speed else {}
     shared = Shared() if chosen.anew else share(state, world, position, reports, leaving, roster.sources, measured)
     message = Open(
         world,

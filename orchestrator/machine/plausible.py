@@ -42,6 +42,7 @@ def _report(message: Report, _: int) -> str | None:
 
 def _heartbeat(message: Heartbeat, _: int) -> str | None:
     counted = _numbers(computed=message.computed, busy=message.busy, held=message.held)
+    counted = counted or _numbers(**vars(message.spent))
     steps = [record.step for record in message.records]
     if steps and steps != list(range(steps[0], steps[0] + len(steps))):
         return f"the records that it keeps are of steps {steps}"

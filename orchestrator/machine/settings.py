@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from ...conf.elastic import Timeouts
 from ...policies.quarantine import Quarantine
 from ...policies.recovery import RecoveryPolicy, Shrink
+from ...policies.stragglers import StragglerPolicy
 from ...policies.workload import WorkloadPolicy
 
 
@@ -29,6 +30,7 @@ class Settings:
         replacement: seconds that it is expected to take until room for a lost replica comes; None if it is not.
         quarantine: which nodes are kept out because they fail again and again.
         epoch: seconds since the epoch when the clock of the machine stands at 0.
+        stragglers: what may be done about members that are slow.
         hang: seconds without progress after which a rank that holds up others is shut out; None goes by the steps.
     """
 
@@ -49,6 +51,7 @@ class Settings:
     replacement: float | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
     hang: float | None = None
+    stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
     epoch: float = 0.0
 
     @property

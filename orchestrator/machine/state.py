@@ -8,6 +8,7 @@ from immutables import Map
 
 from ...actors.messages import Finished, Open, Raised, Ready, Report, Serving, StepRecord
 from ...monitors.progress import ProgressRecord
+from ...monitors.spent import Spent
 from ...policies import quarantine
 from ...policies.placement import Node
 from ...policies.values import changed
@@ -16,7 +17,7 @@ from ..view import Phase, RecoveryRecord, VerdictRecord
 from .events import Event, Found
 from .past import Past
 from .settings import Settings
-from .watch import Standstill, Watch
+from .watch import Rounds, Standstill, Watch
 
 # A set of incarnations; what is done at every message must not take longer in a larger world.
 Names = Map[str, None]
@@ -63,6 +64,7 @@ class Rank:
         computed: microbatches that it has computed, as last heard.
         busy: seconds that these took.
         progress: what its training thread is at, as last heard.
+        spent: what training steps have cost it, as last heard; None before that.
         held: oldest step whose record it keeps, or will keep, as last heard.
         report: its newest one; it counts while the world is the one that it abandons.
         suspected: when it became suspect; the probe's deadline counts from here.
@@ -84,6 +86,7 @@ class Rank:
     computed: int = 0
     busy: float = 0.0
     progress: ProgressRecord | None = None
+    spent: Spent | None = None
     held: int = 0
     report: Report | None = None
     suspected: float = 0.0
@@ -221,6 +224,7 @@ class State:
         warnings: what went wrong beside the training, one line each.
         metrics: final figures, where an earlier controller life has ended the run.
         standstill: set while nothing moves.
+        rounds: how fast members are.
     """
 
     settings: Settings
@@ -275,6 +279,7 @@ class State:
     metrics: Mapping[str, object] = field(default_factory=dict)
     finishing: float = 0.0
     standstill: Standstill | None = None
+    rounds: Rounds = field(default_factory=Rounds)
 
     def rank(self, incarnation: str, **fields: object) -> "State":
         """This state with one rank changed."""

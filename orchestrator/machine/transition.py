@@ -22,7 +22,20 @@ from ...actors.saving_messages import Cadence
 from ...monitors.heartbeat import forgive
 from ...policies.values import changed
 from ..view import Phase
-from . import adoption, hangs, membership, nodes, records, recovery, reporting, resuming, seating, sentinels, verdicts
+from . import (
+    adoption,
+    hangs,
+    membership,
+    nodes,
+    records,
+    recovery,
+    reporting,
+    resuming,
+    seating,
+    sentinels,
+    stragglers,
+    verdicts,
+)
 from .events import (
     Action,
     Ended,
@@ -198,7 +211,7 @@ def _fired(state: State, message: FaultFired) -> Step:
 
 def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Step:
     """A sign of life, with how far the rank is."""
-    names = ("position", "stage", "computed", "busy", "held", "progress")
+    names = ("position", "stage", "computed", "busy", "held", "progress", "spent")
     told = {name: getattr(message, name) for name in names}
     state = changed(state, ranks=state.heard(incarnation, now, **told))
     state, actions = records.heard(state, message)
@@ -247,7 +260,7 @@ def _tick(state: State, asleep: float, now: float) -> Step:
     actions += more
     if state.phase.ended:
         return state, actions
-    for change in (membership.refill, membership.settle):
+    for change in (stragglers.look, membership.refill, membership.settle):
         state, more = change(state, now)
         actions += more
     if state.finishing and now - state.finishing > state.settings.timeouts.finish:

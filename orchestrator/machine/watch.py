@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
+from ...monitors import links, stragglers
 from ...monitors.progress import ProgressRecord
+from ...monitors.spent import Spent
+from ...policies.world import Generation
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,47 @@ class Standstill:
     ranks: tuple[str, ...]
     since: float
     seen: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A member that is slow.
+
+    Attributes:
+        parts: at what.
+        reason: how slow, in words that follow its name.
+        clean: rounds in a row in which it was not slow; it takes as many to forget it as to name it.
+    """
+
+    parts: tuple[stragglers.Part, ...]
+    reason: str
+    clean: int = 0
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Members are timed round by round.
+
+    Attributes:
+        generation: in which the round under way began; a change of the world begins another one.
+        began: by incarnation, what each had spent when it began.
+        seen: by coordinate, what earlier rounds have shown.
+        ends: what they have shown of the ends of links.
+        link: what is said of them now; empty if nothing is wrong.
+        seconds: by incarnation, what a microbatch took in each of the last rounds, its data included.
+        slow: by incarnation.
+        groupwide: what all members are slower at than they were.
+        said: what was decided about those who are slow, in one line.
+        left: nodes of those who were made to leave.
+    """
+
+    generation: Generation | None = None
+    began: Mapping[str, Spent] = field(default_factory=dict)
+    seen: Mapping[int, stragglers.Seen] = field(default_factory=dict)
+    ends: links.Seen = field(default_factory=links.Seen)
+    link: str = ""
+    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    slow: Mapping[str, Slow] = field(default_factory=dict)
+    groupwide: frozenset[stragglers.Part] = frozenset()
+    said: str = ""
+    left: frozenset[str] = frozenset()

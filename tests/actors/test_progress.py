@@ -122,10 +122,40 @@ def test_collectives_are_counted_in_their_group() -> None:
         board.entered("1.3", kind, 2**33, "bfloat16")
     assert still(board.record()).pending is None, "it may leave while a backward is under way"
     board.doing(Activity.REDUCING)
-    assert still(board.record()).pending == Pending("1.3", 2, "all-reduce", 2**33, "bfloat16")
+    assert pending_of(board) == Pending("1.3", 2, "all-reduce", 2**33, "bfloat16")
     board.entered("1.4", "all-gather", 1, "float32")
-    assert still(board.record()).pending == Pending("1.4", 1, "all-gather", 1, "float32")
+    assert pending_of(board) == Pending("1.4", 1, "all-gather", 1, "float32")
     board.close()
+
+
+def pending_of(board: Board) -> Pending:
+    record = board.record()
+    assert record is not None
+    assert record.pending is not None
+    return replace(record.pending, trail=0)
+
+
+COLLECTIVES = st.lists(st.tuples(st.sampled_from(["all-to-all", "all-reduce"]), st.integers(1, 3)), min_size=1)
+
+
+@given(COLLECTIVES, COLLECTIVES)
+def test_a_trail_tells_whether_the_same_was_entered_in_the_same_order(
+    mine: list[tuple[str, int]], theirs: list[tuple[str, int]]
+) -> None:
+    trails = []
+    for entered in (mine, theirs):
+        board = Board()
+        # What was entered in another group does not count.
+        board.entered("1.2", "all-gather", len(entered), "int64")
+        board.doing(Activity.REDUCING)
+        for kind, elements in entered:
+            board.entered("1.3", kind, elements, "float32")
+        record = board.record()
+        assert record is not None
+        assert record.pending is not None
+        trails.append(record.pending.trail)
+        board.close()
+    assert (trails[0] == trails[1]) == (mine == theirs)
 
 
 def test_a_change_is_a_sign_of_life() -> None:

@@ -171,3 +171,13 @@ def test_nobody_is_named_without_cause(held: list[ProgressRecord]) -> None:
         peers = [record for record in held if record.reached > held[rank].reached]
         unlike = [record for record in held if record.pending != held[rank].pending]
         assert 2 * max(len(peers), len(unlike)) > len(held)
+
+
+def test_an_unlike_collective_need_not_be_the_newest() -> None:
+    waits = ProgressRecord(3, activity=Activity.REDUCING, unchanged=40.0)
+    usual = Pending("1.1", 4, "all-reduce", 12, "float64", trail=7)
+    records = {rank: replace(waits, pending=replace(usual, trail=9 if rank == 2 else 7)) for rank in range(4)}
+    found = judge(records, Limits(hang=30.0))
+    assert isinstance(found, Attributed)
+    assert found.ranks == (2,)
+    assert "rank 2 entered other collectives before all-reduce number 4 of group 1.1" in found.reason

@@ -10,7 +10,6 @@ import pytest
 from everstep.actors import wire
 from everstep.actors.messages import (
     PROTOCOL,
-    DriverHello,
     FromRank,
     Heartbeat,
     Hello,
@@ -19,7 +18,7 @@ from everstep.actors.messages import (
     Raised,
     Release,
 )
-from everstep.orchestrator.listener import Listener
+from everstep.orchestrator.listener import DriverHello, Listener
 from everstep.orchestrator.machine.events import Ended, Event, Heard, StopRequested
 from everstep.policies.world import Generation, Position
 

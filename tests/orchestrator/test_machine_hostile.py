@@ -20,6 +20,7 @@ from everstep.actors.messages import (
     StepRecord,
 )
 from everstep.conf.elastic import Timeouts
+from everstep.monitors.spent import Spent
 from everstep.orchestrator.machine.events import (
     Ended,
     Event,
@@ -289,6 +290,7 @@ def told(**fields: object) -> Report:
         (Heartbeat("a", HERE, "", work=NO_WORK), "at step 3 it does training over 0 microbatches"),
         (Heartbeat("a", HERE, "", computed=-1), "computed=-1"),
         (Heartbeat("a", HERE, "", busy=inf), "busy=inf"),
+        (Heartbeat("a", HERE, "", spent=Spent(3, -1.0)), "compute=-1.0"),
         (Heartbeat("a", HERE, "", held=-1), "held=-1"),
         (Heartbeat("a", HERE, "", records=(RECORD,)), None),
         (Heartbeat("a", HERE, "", records=(RECORD, RECORD)), "the records that it keeps are of steps [3, 3]"),

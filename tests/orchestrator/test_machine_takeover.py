@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from everstep.actors.messages import DriverHello, Heartbeat, Hello, Hold, Ready, Serving
+from everstep.actors.messages import Heartbeat, Hello, Hold, Ready, Serving
 from everstep.conf.elastic import Timeouts
+from everstep.orchestrator.listener import DriverHello
 from everstep.orchestrator.machine.events import Action, Heard, Record, Send, StoreOpened, Tick, TookOver
 from everstep.orchestrator.machine.past import KnownRank, Past
 from everstep.orchestrator.machine.settings import Settings
