@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ...monitors.signatures import Folded, condensed, folded, signature, signatures_of
 from ...policies.world import World
 from ..evidence import Check, Evidence
+from .replay import Replay
 from .state import named_tensors
 
 # Signatures in one message; those of a larger model are combined.
@@ -23,23 +24,41 @@ class Checks:
         every: steps from one to the next; 0 for none.
         state: all that must be equal on peers now, by name.
         send: to the controller.
+        replay: runs something again; None if what is run twice need not be the same.
     """
 
     def __init__(
-        self, incarnation: str, every: int, state: Callable[[], Mapping[str, Any]], send: Callable[[Evidence], None]
+        self,
+        incarnation: str,
+        every: int,
+        state: Callable[[], Mapping[str, Any]],
+        send: Callable[[Evidence], None],
+        replay: Replay | None = None,
     ) -> None:
         self._incarnation = incarnation
         self._every = every
         self._state = state
         self._send = send
+        self._replay = replay
 
     def at(self, step: int, world: World) -> None:
         """The state after ``step`` steps is there, the last of which the members of ``world`` have decided."""
-        if not self._every or step % self._every:
-            return
-        told, uncovered = signed(self._state())
-        where = step, world.generation, world.replicas
-        self._send(Evidence(self._incarnation, Check.STATE, *where, condensed(told, _MOST), uncovered))
+        if self._due(step):
+            told, uncovered = signed(self._state())
+            self._bring(Check.STATE, step, world, condensed(told, _MOST), uncovered)
+            if self._replay is not None:
+                again, uncovered = self._replay.run(step, step // self._every - 1)
+                self._bring(Check.REPLAY, step, world, again, uncovered)
+        if self._replay is not None:
+            self._replay.watch(self._due(step + 1))
+
+    def _due(self, step: int) -> bool:
+        return self._every > 0 and step % self._every == 0
+
+    def _bring(
+        self, check: Check, step: int, world: World, told: Mapping[str, int], uncovered: tuple[str, ...]
+    ) -> None:
+        self._send(Evidence(self._incarnation, check, step, world.generation, world.replicas, told, uncovered))
 
 
 @torch.no_grad()

@@ -30,6 +30,7 @@ from .loop import Machinery, Step
 from .order import mix
 from .portable import Portable, State
 from .recorder import Recorder, estimated_flops
+from .replay import Replay
 from .rng import seed_everything, set_streams, streams
 from .run import Run
 from .signature import state_sha256, tensor_sha256, weights_sha256
@@ -154,8 +155,8 @@ class RankContext:
             process.wishes,
             process.board,
         )
-        if process.chaos:
-            rehearsal.arm(process.chaos, engine, self._models, list(optimizers.values()))
+        chaos, everything = process.chaos, (self._models, list(optimizers.values()))
+        flips = rehearsal.arm(chaos, engine, *everything) if chaos else None
         guard(optimizers.values(), gradients, lambda: self._run.current if self._run else None)
         self._portable = Portable(self._models, self._kept, buffers, gradients, self._course)
         self._portable.refuse_unsendable()
@@ -191,6 +192,9 @@ class RankContext:
             elastic.check_every,
             lambda: equal_on_peers(self._models, self._kept, gradients.known),
             process.say,
+            Replay(self._models, self._kept, elastic.seed, flips)
+            if elastic.check_every and elastic.repeatable
+            else None,
         )
 
         def training(step: int) -> Training:

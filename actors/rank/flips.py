@@ -1,6 +1,7 @@
 """Planned corruption: one bit of one number is flipped, in an activation, a gradient, a weight or a moment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -77,6 +78,15 @@ class Flips:
                 what = f"{key} of {self.parameter}"
                 self.strike(FaultPoint.IN_OPTIMIZER, FaultKind.FLIP_MOMENT, moment, what)
                 return
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """In what is computed to be compared: nothing strikes but what recurs."""
+        self._chaos.aside = True
+        try:
+            yield
+        finally:
+            self._chaos.aside = False
 
     def arm(self, models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Hook them in the user's own code."""

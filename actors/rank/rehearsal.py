@@ -13,7 +13,7 @@ from .flips import Flips
 
 def arm(
     chaos: Chaos, engine: Engine, models: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]
-) -> None:
+) -> Flips:
     """Hook the middle module, the middle parameter and every optimizer; only for ranks with planned faults."""
     modules = [module for model in models.values() for module in model.modules()]
     parameters = [held for model in models.values() for held in model.parameters() if held.requires_grad]
@@ -33,4 +33,6 @@ def arm(
     parameters[len(parameters) // 2].register_post_accumulate_grad_hook(in_backward)
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(in_optimizer)
-    Flips(chaos, models).arm(models, optimizers)
+    flips = Flips(chaos, models)
+    flips.arm(models, optimizers)
+    return flips
