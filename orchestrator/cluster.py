@@ -43,10 +43,10 @@ class Cluster(Protocol):
         ...
 
     async def adopt(self, past: Past) -> frozenset[str] | None:
-        """Find the ranks that earlier controller lives have started; called once, before anything is started.
+        """Find what earlier controller lives have started; called once, before anything else is.
 
         Returns:
-            Incarnations that live; None if the cluster knows only the ends that it tells of.
+            Incarnations that live, of ranks, vaults and sentinels; None if it knows only the ends that it tells of.
         """
         ...
 

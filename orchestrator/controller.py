@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..actors.messages import Open, Ping, StepRecord
-from ..actors.node.vault_messages import VAULT
+from ..actors.node.vault_messages import PREFIX, VAULT
 from ..actors.saving_messages import Stored, Unreadable
 from ..conf.elastic import ElasticConfig
 from .checkpoints import Checkpoints
@@ -170,7 +170,10 @@ class Controller:
             living = await self._cluster.adopt(self._past)
             if self._past.saved.get(VAULT) and self._vaults is not None:
                 known = {name for name, rank in self._past.ranks.items() if not rank.gone}
-                await self._hear_vaults(self._vaults, known if living is None else known & living)
+                await self._hear_vaults(self._vaults, known, living)
+            if living is not None:
+                # What belongs to nodes has names that begin with a letter.
+                living = frozenset(name for name in living if name[0].isdigit())
             # What vaults hold they tell themselves, newer than any journal.
             saved = {source: step for source, step in self._past.saved.items() if source != VAULT}
             self._handle(TookOver(replace(self._past, saved={**saved, **self._state.saved}), living, time.time()))
@@ -181,15 +184,18 @@ class Controller:
         if not self._over:
             self._handle(Started())
 
-    async def _hear_vaults(self, vaults: Vaults, ranks: set[str]) -> None:
+    async def _hear_vaults(self, vaults: Vaults, ranks: set[str], living: frozenset[str] | None) -> None:
         """Wait for vaults to come: if no rank lives, what they hold is what the run goes on from.
 
         Args:
             ranks: that may live. Without any nobody else is kept waiting, and vaults may take as long as they live.
+            living: incarnations that the cluster knows to live, vaults too; None if it knows only of ends.
         """
+        coming = None if living is None else {name for name in living if name.startswith(PREFIX)}
+        ranks = ranks if living is None else ranks & living
         kept: list[Event] = []
         timeouts, began = self._state.settings.timeouts, time.monotonic()
-        while VAULT not in self._state.saved:
+        while VAULT not in self._state.saved and coming != set():
             if time.monotonic() - began > (timeouts.adopt if ranks else timeouts.orphan):
                 break
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -206,7 +212,8 @@ class Controller:
                         raise end
                     case event:
                         if isinstance(event, Ended):
-                            ranks.discard(event.incarnation)
+                            ranks -= {event.incarnation}
+                            coming = coming and coming - {event.incarnation}
                         kept.append(event)
         for event in kept:
             self._events.put_nowait(event)

@@ -130,7 +130,8 @@ class _Line:
         self._tied: tuple[str, int] | None = None
         # When the first call began that was not answered; what the driver itself takes its time for is no silence.
         self._unanswered: float | None = None
-        self._replaced = 0.0
+        # How long that was when the controller was replaced last; at first it is starting, which may take its time.
+        self._replaced = plan.elastic.timeouts.start / 2
 
     def ask(self) -> "Look | None":
         """A look at the run, None if the controller does not answer; one that is silent for long is replaced.

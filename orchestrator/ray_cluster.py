@@ -85,8 +85,7 @@ class RayCluster:
                 # It answers when the one long call of its life has returned; whose call that was does not matter.
                 watch = asyncio.create_task(self._watch(incarnation, actor, actor.alive.remote()))
                 self._lives[incarnation] = _Life(actor, watch)
-        # What belongs to nodes has names that begin with a letter.
-        return frozenset(incarnation for incarnation in self._lives if incarnation[0].isdigit())
+        return frozenset(self._lives)
 
     @property
     def address(self) -> tuple[str, int] | None:

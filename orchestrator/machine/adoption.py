@@ -8,7 +8,7 @@ that world, else by a new generation, which they all report to anew.
 
 from immutables import Map
 
-from ...actors.messages import Fenced, Heartbeat, Hello, Ping, Ready, Serving
+from ...actors.messages import Fenced, Heartbeat, Hello, Ping, Ready, Restore, Serving
 from ...policies.values import changed
 from ...policies.world import Generation, Seat, World
 from ..view import Phase
@@ -32,6 +32,7 @@ from .memory import inherited
 from .opening import PARKED_S, hold
 from .past import Past
 from .sentinels import moved_out
+from .sources import went_back
 from .state import Adoption, Rank, Recovery, Standing, State, names, without
 from .verdicts import begun, fail, fence
 
@@ -196,7 +197,7 @@ def _start_on(state: State, adoption: Adoption, now: float) -> Step:
             error = "no rank of the newest generation has outlived its controller"
             return fail(state, f"{error}; first cause: {state.first_cause or 'unknown'}")
         source, step = max(state.saved.items(), key=lambda held: held[1])
-        state = changed(state, resume=Found(source, step))
+        state = went_back(changed(state, resume=Found(source, step)), Restore(source, step, times=state.setbacks))
     size, seated = settings.ranks_per_replica, len(settings.ranks) - settings.spares
     taken: set[Seat] = set()
     for rank in state.living:

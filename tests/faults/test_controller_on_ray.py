@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ from everstep.benchmarks.raylets import raylets
 from everstep.conf.chaos import Fault, FaultPoint
 from everstep.orchestrator import journal
 from everstep.orchestrator.drivers import RayDriver
-from everstep.orchestrator.names import NAMESPACE, controller_name
+from everstep.orchestrator.names import NAMESPACE, controller_name, prefix, rank_name
 from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
@@ -30,12 +31,10 @@ def one_raylet() -> Iterator[Cluster]:
         yield cluster
 
 
-def controller_pid(run: str) -> int:
-    """Of the process in which the controller lives now."""
-    actors = ray._private.state.actors().values()
-    return next(
-        int(held["Pid"]) for held in actors if held["Name"] == controller_name(run) and held["State"] == "ALIVE"
-    )
+def pids(run: str) -> dict[str, int]:
+    """Of the run's actors that live now, by name."""
+    actors = [held for held in ray._private.state.actors().values() if held["State"] == "ALIVE"]
+    return {held["Name"]: int(held["Pid"]) for held in actors if held["Name"].startswith(prefix(run))}
 
 
 class Killer:
@@ -53,7 +52,7 @@ class Killer:
     def __call__(self, state: RunState) -> None:
         self.looks.append(state)
         if not self.killed and state.phase is self._phase and state.step >= self._step:
-            self.killed = controller_pid(self._folder.name)
+            self.killed = pids(self._folder.name)[controller_name(self._folder.name)]
             os.kill(self.killed, self.signal)
         if self.killed and state.generation:
             # The next one has heard of the ranks.
@@ -95,3 +94,33 @@ def test_one_that_is_stopped_is_replaced_by_its_driver(undisturbed: Outcome, tmp
     outcome = drive(tmp_path, killer)
     assert_as_if_undisturbed(outcome, undisturbed, [], lost=0)
     assert outcome.state.metrics["generation"] == "1.1"
+
+
+@pytest.mark.parametrize("source", ["vault", "storage"])
+def test_it_dies_with_all_ranks(undisturbed: Outcome, tmp_path: Path, source: str) -> None:
+    """The next one goes on from vaults; or from storage at once if they died too, without waiting for any to come."""
+    gate, dead = 5, list[int]()
+    spared = ("sentinel",) if source == "storage" else ("sentinel", "vault")
+    plan = plan_of(tmp_path, ranks=2, gates=[gate], kept=True, snapshot_every=1, checkpoint_every=2)
+    # Whoever waits for vaults that may still come waits so long, which is longer than this test may take.
+    elastic = replace(plan.elastic, timeouts=replace(plan.elastic.timeouts, orphan=300.0))
+
+    def look(state: RunState) -> None:
+        # Nobody passes the gate before everything up to it is saved.
+        stored = any(path.parent.name.endswith("4") for path in tmp_path.rglob("manifest.json"))
+        if dead or not stored or "step 5" not in state.snapshots:
+            return
+        doomed = {name: pid for name, pid in pids(plan.run).items() if not name.startswith(spared_names)}
+        assert len(doomed) == 3 + (source == "storage")
+        for pid in doomed.values():
+            os.kill(pid, signal.SIGKILL)
+            dead.append(pid)
+        open_gate(tmp_path, gate)
+
+    spared_names = tuple(rank_name(plan.run, name) for name in spared)
+    state = RayDriver().drive(replace(plan, elastic=elastic), look)
+    assert state.phase is Phase.SUCCEEDED, (state.error, state.traceback)
+    assert dead
+    assert not any(psutil.pid_exists(pid) for pid in dead)
+    assert source in state.sources[-1], state.sources
+    assert state.metrics["weights_sha256"] == undisturbed.weights
