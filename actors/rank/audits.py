@@ -54,5 +54,5 @@ class Audits:
         if not transaction.current(duty.generation):
             return
         among = tuple(sorted({audit.owner, audit.auditor, *([] if audit.judge is None else [audit.judge])}))
-        told = {f"the gradient of microbatch {audit.index}": signature}
+        told = {f"gradient of microbatch {audit.index}": signature}
         self._send(Evidence(transaction.incarnation, Check.AUDIT, audit.step, duty.generation, among, told))

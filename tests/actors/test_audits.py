@@ -252,7 +252,7 @@ def test_nothing_is_brought_to_a_group_that_is_gone() -> None:
     assert duty is not None
     audits.bring(duty, -7)
     assert bench.log[-1][1] == Evidence(
-        "me", Check.AUDIT, 2, Generation(1, 1), (0, 1, 2), {f"the gradient of microbatch {duty.audit.index}": -7}
+        "me", Check.AUDIT, 2, Generation(1, 1), (0, 1, 2), {f"gradient of microbatch {duty.audit.index}": -7}
     )
     bench.ledger.prepare(Prepare(Generation(1, 2)))
     said = list(bench.log)
