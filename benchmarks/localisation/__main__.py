@@ -56,7 +56,7 @@ def _played(
         if runs is not None:
             store.append(runs, seed, outcomes)
         found += outcomes
-        right = sum(outcome.localised for outcome in outcomes)
+        right = sum(outcome.right for outcome in outcomes)
         print(f"{launch.name}: {right} of {len(outcomes)} in {time.monotonic() - began:.1f} s", file=sys.stderr)
     return found
 

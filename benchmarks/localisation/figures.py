@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from everstep.benchmarks.common import Row
 from everstep.benchmarks.localisation.judge import Outcome
-from everstep.benchmarks.localisation.plan import Family, Kind
+from everstep.benchmarks.localisation.plan import Family
 from rich.table import Table
 
 # From here on all must be found.
@@ -47,7 +47,7 @@ def misses_of(outcomes: Iterable[Outcome]) -> list[str]:
         f"{outcome.launch} {outcome.place}: {outcome.kind} ({_how(outcome)}) of {outcome.hit or 'nobody'}: "
         + (f"named {', '.join(outcome.named)}: {outcome.said}" if outcome.named else _why(outcome))
         for outcome in outcomes
-        if (outcome.false_alarms if outcome.kind is Kind.HEALTHY else not outcome.localised)
+        if not outcome.right
     ]
 
 
@@ -56,7 +56,7 @@ def rows_of(outcomes: Sequence[Outcome]) -> list[Row]:
     numeric = [one for one in outcomes if one.family is Family.NUMERIC and one.fired]
     recurring, once = [one for one in numeric if one.recurs], [one for one in numeric if not one.recurs]
     hangs = [one for one in outcomes if one.family is Family.HANG and one.fired]
-    healthy = [one for one in outcomes if one.family is Family.HEALTHY]
+    healthy = [one for one in outcomes if one.family is Family.HEALTHY and one.fired]
     slow = [one for one in outcomes if one.family is Family.STRAGGLER and one.fired]
     enough = [one for one in slow if one.percent >= ENOUGH_PERCENT]
     late = [one.seconds for one in hangs if one.seconds is not None]

@@ -44,6 +44,11 @@ class Outcome:
         return self.fired and self.named == (self.hit,)
 
     @property
+    def right(self) -> bool:
+        """Whether the verdict was as it should be: where nothing goes wrong, nobody is named."""
+        return self.localised if self.kind is not Kind.HEALTHY else self.fired and not self.named
+
+    @property
     def false_alarms(self) -> int:
         """Ranks that are named and were not hit."""
         return len(set(self.named) - {self.hit})
@@ -80,7 +85,7 @@ def judged(
     for place, case in enumerate(launch.cases):
         hit = hits[place]
         here = [one for one in namings if _belongs(one, launch, place, opened)]
-        right = f"rank {case.replica}.0" if hit is not None else ""
+        right = f"rank {case.replica}.0" if hit is not None and case.kind is not Kind.HEALTHY else ""
         ranks = tuple(dict.fromkeys(one.rank for one in here))
         first = next((one for one in here if one.rank == right), None)
         seconds = None
@@ -97,7 +102,7 @@ def judged(
                 case.recurs,
                 case.bit,
                 case.percent,
-                fired=hit is not None or case.kind is Kind.HEALTHY,
+                fired=hit is not None,
                 hit=right,
                 named=ranks,
                 seconds=seconds,
@@ -107,18 +112,15 @@ def judged(
     return found
 
 
-def namings_of(journal: Iterable[Mapping[str, Any]]) -> Iterable[Naming]:
+def namings_of(journal: Sequence[Mapping[str, Any]]) -> Iterable[Naming]:
     """All who were named for anything, and shut out for anything, in the order of time."""
-    titles: dict[str, str] = {}
+    shut_out = {entry["incarnation"]: entry["rank"] for entry in journal if entry.get("what") == "fenced"}
     for entry in journal:
         match entry.get("what"):
-            case "rank up":
-                titles[entry["incarnation"]] = entry["rank"]
-            case "suspected":
-                # It may still answer: only if it does not it is named, and from here on.
-                rank = titles.get(entry["rank"], entry["rank"])
-                if any(one.get("what") == "fenced" and one["incarnation"] == entry["rank"] for one in journal):
-                    yield Naming(entry["time"], -1, rank, "hang", f"silent for {entry['silent_s']:.1f} s")
+            case "suspected" if entry["rank"] in shut_out:
+                # It did not answer, so it was named from here on.
+                said = f"silent for {entry['silent_s']:.1f} s"
+                yield Naming(entry["time"], -1, shut_out[entry["rank"]], "hang", said)
             case "standstill":
                 for rank in entry["ranks"]:
                     yield Naming(entry["time"], -1, rank, "hang", entry["reason"])

@@ -18,6 +18,8 @@ from torch.utils.data import Dataset
 MICROBATCHES = 8
 # What a microbatch and its data take where times are compared: as long as on a device that nobody shares.
 BUSY_S, LOAD_S = 0.02, 0.02
+# Half of what may be called a hang, and more than that.
+PAUSE_S, EXPORT_S = 0.5, 1.5
 _GATE_S = 120.0
 
 
@@ -99,7 +101,7 @@ class Villain:
         place = self._gates.get(step - 1)
         if place is not None:
             case = self._launch.cases[place]
-            if case.kind is not Kind.HEALTHY and self._ctx.replica == case.replica and self._first(place):
+            if self._ctx.replica == case.replica and self._first(place):
                 self._strike(case)
         if self._slow is not None and (step >= self._slow.step + SLOW_STEPS or self._called_off(self._slow)):
             self._slow = None
@@ -167,6 +169,11 @@ class Villain:
                 _enter_another(self._ctx)
             case Kind.COMPUTING | Kind.LOADING:
                 self._slow = case
+            case Kind.HEALTHY:
+                # What looks like a fault and is none: a short pause, and a long one that is announced.
+                time.sleep(PAUSE_S)
+                with self._ctx.stage("export"):
+                    time.sleep(EXPORT_S)
             case _:
                 self._faulty.hit(case)
 
