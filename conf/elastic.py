@@ -25,6 +25,13 @@ class OnTrouble(StrEnum):
     SKIP = "skip"
 
 
+class OnCorruption(StrEnum):
+    """What is done about a rank that computes wrong."""
+
+    ROLLBACK = "rollback"
+    OBSERVE = "observe"
+
+
 class Buffers(StrEnum):
     """What is done about buffers that a forward changes."""
 
@@ -158,6 +165,8 @@ class ElasticConfig:
             was found healthy; ``rollback`` goes back to that and on with the ``remedy``; ``stop`` ends the run.
         remedy: what is different after that.
         on_poison: ``stop`` the run when a microbatch fails on two ranks, or ``skip`` that microbatch.
+        on_corruption: ``rollback``: a rank that computes wrong is shut out, and everybody goes back to the newest state
+            that is known to be right, from which the run goes on as if it had never been; or ``observe``: it is said.
         buffers: ``refuse`` a model whose forward changes a buffer, or ``fold`` the changes like a gradient.
         probe: in ``exact``, whether all members first compute one microbatch alike, and compare the bits. Without it
             only states are checked later: what is computed twice need not be the same.
@@ -196,6 +205,7 @@ class ElasticConfig:
     on_instability: OnInstability | str = OnInstability.OBSERVE
     remedy: Remedy = field(default_factory=Remedy)
     on_poison: OnTrouble | str = OnTrouble.STOP
+    on_corruption: OnCorruption | str = OnCorruption.ROLLBACK
     buffers: Buffers | str = Buffers.REFUSE
     probe: bool = True
     seed: int = 0
@@ -339,6 +349,7 @@ _NAMED: dict[str, type[StrEnum]] = {
     "reduction": Reduction,
     "on_nonfinite": OnTrouble,
     "on_poison": OnTrouble,
+    "on_corruption": OnCorruption,
     "buffers": Buffers,
     "snapshot_spread": SnapshotSpread,
     "on_instability": OnInstability,

@@ -50,7 +50,14 @@ def certified(trust: Trust, step: int, verdicts: Collection[Verdict]) -> Trust:
 
 
 def rolled_back(trust: Trust, step: int) -> Trust:
-    """The ledger of a run that goes on from the state of ``step``: what was said of later ones no longer counts."""
-    kept = trust.verified if trust.verified is not None and trust.verified <= step else None
-    candidate = trust.candidate if trust.candidate is not None and trust.candidate <= step else None
-    return Trust(verified=kept, candidate=candidate, checked=candidate if candidate is not None else kept)
+    """The ledger of a run that goes on from the state of ``step``: of later ones nothing is known any more.
+
+    What was found right vouches for the states before it, from which it came: the one of ``step`` is as good as the
+    oldest that was found right since.
+    """
+    verified = None if trust.verified is None else min(trust.verified, step)
+    candidate = None if trust.candidate is None else min(trust.candidate, step)
+    if candidate is not None and verified is not None and candidate <= verified:
+        candidate = None
+    known = [mark for mark in (verified, candidate) if mark is not None]
+    return Trust(verified, candidate, checked=max(known, default=None))

@@ -7,15 +7,18 @@ from queue import SimpleQueue
 
 from ..actors.saved.catalogue import Catalogue
 from ..actors.saved.manifest import Manifest, Part
+from ..actors.saved.sources import STORAGE
 from ..actors.saved.storage import PATIENCE_S, Storage, shown
 from ..actors.saving_messages import Stored, Unreadable
 from ..conf.errors import SavedStateError
 from ..conf.schedule import BatchSchedule
+from ..policies.retention import Marks
 from ..policies.world import Generation
+from .machine.distrust import Rollback
 from .machine.events import Event, Found, Lost, Saved, Warned
 
 FOLDER = "checkpoints"
-SOURCE = "storage"
+SOURCE = STORAGE
 # A fact that differs from step to step, so that a schedule may be changed for the steps to come.
 _BEFORE = "microbatches so far"
 
@@ -36,6 +39,7 @@ class Checkpoints:
         self._where = where
         self._catalogue = Catalogue(Storage(where, patience))
         self._keep = keep
+        self._patience = patience
         self._schedule = schedule
         self._parts: dict[tuple[int, Generation], dict[int, Stored]] = {}
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -44,6 +48,8 @@ class Checkpoints:
         self._thread.start()
         self._damaged: frozenset[int] = frozenset()
         self._published = 0
+        self._undone: tuple[int, Generation] | None = None
+        self._marks = Marks()
         self._problems: set[str] = set()
 
     def newest(self) -> Found | None:
@@ -85,6 +91,8 @@ class Checkpoints:
             tell: takes events, from any thread.
             may: whether this controller still holds the newest term; asked before anything is published.
         """
+        if self._undone is not None and message.step > self._undone[0] and message.generation < self._undone[1]:
+            return
         key = (message.step, message.generation)
         if message.problem:
             # What never becomes whole is forgotten with the next one that does.
@@ -122,7 +130,27 @@ class Checkpoints:
             held = self._catalogue.newest(thorough=False).manifest
         except SavedStateError:
             return None
-        return Saved(SOURCE, held.step) if held else None
+        return Saved(SOURCE, held.step, tuple(sorted(self._catalogue.steps()))) if held else None
+
+    def keep(self, marks: Marks) -> None:
+        """Which checkpoints stay beside the newest ones, from the next one on."""
+        self._marks = marks
+
+    def undo(self, step: int, generation: Generation, tell: Callable[[Event], None]) -> None:
+        """What was saved after ``step`` before ``generation`` is wrong: drop it, and take none of it any more."""
+        self._undone = step, generation
+        self._parts = {key: held for key, held in self._parts.items() if key[0] <= step or key[1] >= generation}
+        self._published = min(self._published, step)
+        self._jobs.put(partial(self._drop_undone, step, generation, tell))
+
+    def undone(self, rollback: Rollback | None) -> None:
+        """The same at once, for a controller that takes over: an earlier one may not have come to it."""
+        if rollback is None or rollback.opened is None:
+            return
+        self.undo(rollback.to, rollback.opened, lambda _: None)
+        done = threading.Event()
+        self._jobs.put(done.set)
+        done.wait(self._patience)
 
     def close(self, timeout: float) -> bool:
         """Wait for what is under way, at most ``timeout`` seconds; returns whether it is done."""
@@ -143,8 +171,16 @@ class Checkpoints:
         older = held.step if held and held.step < message.step else None
         tell(Lost(message.source, message.step, older, message.problem))
 
+    def _drop_undone(self, step: int, generation: Generation, tell: Callable[[Event], None]) -> None:
+        try:
+            self._catalogue.undo(step, generation)
+        except Exception as error:
+            tell(Warned(f"checkpoints after step {step} are wrong and could not be dropped: {error}"))
+
     def _publish(self, manifest: Manifest, tell: Callable[[Event], None], may: Callable[[], bool]) -> None:
-        if not may():
+        undone = self._undone
+        late = undone is not None and manifest.step > undone[0] and Generation.read(manifest.generation) < undone[1]
+        if late or not may():
             return
         try:
             self._catalogue.publish(manifest)
@@ -152,11 +188,12 @@ class Checkpoints:
             hint = "do all nodes share the storage?"
             tell(Warned(f"the checkpoint of step {manifest.step} is not written: {error} ({hint})"))
             return
-        tell(Saved(SOURCE, manifest.step))
         self._damaged -= {manifest.step}
+        kept: tuple[int, ...] | None = None
         try:
-            dropped = self._catalogue.retain(self._keep, manifest, self._damaged)
+            dropped = self._catalogue.retain(self._keep, manifest, self._damaged, self._marks)
+            self._damaged -= set(dropped)
+            kept = tuple(sorted(set(self._catalogue.steps()) - self._damaged))
         except Exception as error:
             tell(Warned(f"older checkpoints could not be dropped: {error}"))
-            return
-        self._damaged -= set(dropped)
+        tell(Saved(SOURCE, manifest.step, kept))

@@ -10,6 +10,7 @@ from ..actors.messages import Open, Ping, StepRecord
 from ..actors.node.vault_messages import PREFIX, VAULT
 from ..actors.saving_messages import Stored, Unreadable
 from ..conf.elastic import ElasticConfig
+from ..policies.retention import PINNED, Marks
 from .checkpoints import Checkpoints
 from .cluster import Cluster
 from .inbox import Inbox
@@ -36,6 +37,7 @@ from .machine.events import (
     StoreOpened,
     Tick,
     TookOver,
+    Undo,
     Warned,
 )
 from .machine.look import failures, look
@@ -45,6 +47,7 @@ from .machine.resuming import identity
 from .machine.settings import Settings
 from .machine.state import Standing, State
 from .machine.transition import advance
+from .machine.trust import marks
 from .records.publisher import Publisher
 from .records.sink import Sink
 from .tenure import Deposed
@@ -91,6 +94,7 @@ class Controller:
         self._elastic = elastic if elastic is not None and elastic.snapshots else None
         self._vaults: Vaults | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._marks = Marks()
         self._over = False
         self._last: list[Action] = []
         self.leftovers: list[str] = []
@@ -163,9 +167,12 @@ class Controller:
             # Vaults of an earlier life come by themselves.
             patience = time.monotonic() + self._elastic.timeouts.adopt if self._past else 0.0
             room = await self._cluster.room()
-            self._vaults = Vaults(self._elastic, self._state.settings.lives, room, patience)
+            pinned = PINNED * sum(every > 0 for every in self._state.settings.cadences.values())
+            self._vaults = Vaults(self._elastic, self._state.settings.lives, room, patience, pinned)
+        self._keep(inherited(self._state, self._past) if self._past else self._state)
         if self._past is not None:
             if self._checkpoints is not None:
+                await asyncio.to_thread(self._checkpoints.undone, self._past.rollback)
                 await self._recall(self._checkpoints, begun=bool(self._past.generation))
             living = await self._cluster.adopt(self._past)
             if self._past.saved.get(VAULT) and self._vaults is not None:
@@ -299,6 +306,7 @@ class Controller:
         begun = before.world is not None or bool(self._past and self._past.generation)
         if self._vaults is not None and not begun and self._state.world is not None:
             self._state, actions = self._checked(self._vaults, before, actions, now)
+        self._keep(self._state)
         if isinstance(event, TookOver):
             before = inherited(before, event.past, now - event.at)
         if self._state.phase is Phase.SUCCEEDED and before.phase is not Phase.SUCCEEDED:
@@ -308,6 +316,16 @@ class Controller:
             return
         for action in (*note(before, self._state), *actions):
             self._carry_out(action)
+
+    def _keep(self, state: State) -> None:
+        """Have the saved states stay to which everybody may have to go back."""
+        if (kept := marks(state)) == self._marks:
+            return
+        self._marks = kept
+        if self._vaults is not None:
+            self._vaults.keep(kept)
+        if self._checkpoints is not None:
+            self._checkpoints.keep(kept)
 
     def _checked(self, vaults: Vaults, before: State, actions: list[Action], now: float) -> tuple[State, list[Action]]:
         """What opens the first generation, unless snapshots do not fit into memory."""
@@ -373,5 +391,8 @@ class Controller:
             case StartSentinel(incarnation, node):
                 self._tenure.check()
                 self._cluster.start_sentinel(incarnation, node)
+            case Undo(step, generation):
+                if self._checkpoints is not None:
+                    self._checkpoints.undo(step, generation, self._tell)
             case EndRun():
                 self._over = True

@@ -181,7 +181,7 @@ class VaultCopies:
         whole = [other for other, held in manifests.items() if self.holdings.whole(held)]
         older = max((other for other in whole if other < step), default=None)
         self._announced = max(whole, default=0)
-        return [*orders, Lost(VAULT, step, older, problem)]
+        return [*orders, Lost(VAULT, step, older, problem, tuple(sorted(whole)))]
 
     def close(self) -> list[Order]:
         """Take nothing any more."""
@@ -300,10 +300,11 @@ class VaultCopies:
         """What the machine is to know: the newest that is whole."""
         newest = self.holdings.newest
         now, before = newest.step if newest else 0, self._announced
+        whole = tuple(step for step, held in self.holdings.manifests.items() if self.holdings.whole(held))
         self._announced = now
         if now > before:
-            return [Saved(VAULT, now)]
-        return [Lost(VAULT, before, now or None, why)] if now < before else []
+            return [Saved(VAULT, now, whole)]
+        return [Lost(VAULT, before, now or None, why, whole)] if now < before else []
 
     def _refused(self, name: PartName) -> bool:
         """Whether nobody can want this part any more."""
@@ -339,6 +340,7 @@ def bytes_by_node(state: int, nodes: Iterable[str], copies: int, keep: int) -> M
 
     Args:
         state: bytes of one.
+        keep: how many stay.
     """
     there = tuple(nodes)
     share = -(-state * min(copies, max(1, len(there))) // max(1, len(there)))

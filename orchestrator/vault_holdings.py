@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..actors.node.vault_messages import Address, Copies, Manifest, PartName, VaultHello
+from ..policies.retention import Marks, staying
 
 
 @dataclass
@@ -19,15 +20,17 @@ class Holdings:
     """All vaults, and the snapshots whose parts all have a copy in one of them.
 
     Args:
-        keep: whole snapshots that stay.
+        keep: newest whole snapshots that stay.
 
     Attributes:
+        marks: which others stay.
         holders: by the name of the vault.
         manifests: by step.
     """
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
+        self.marks = Marks()
         self.holders: dict[str, Holder] = {}
         self.manifests: dict[int, Manifest] = {}
 
@@ -46,10 +49,10 @@ class Holdings:
         return lost
 
     def commit(self, manifest: Manifest) -> None:
-        """It is whole; what is older than the newest that stay goes."""
-        step = manifest.step
-        self.manifests[step] = manifest
-        self.manifests = dict(sorted(self.manifests.items())[-self._keep :])
+        """It is whole; what need not stay goes."""
+        self.manifests[manifest.step] = manifest
+        stay = staying(self.manifests, self._keep, self.marks)
+        self.manifests = {step: held for step, held in sorted(self.manifests.items()) if step in stay}
         for holder in self.holders.values():
             holder.held = {name for name in holder.held if self.stays(name)}
 

@@ -7,6 +7,7 @@ from ..actors.messages import Hello, Open, Ping, Ready
 from ..actors.node.vault_messages import VAULT, Offered, Pulled, VaultBeat, VaultHello
 from ..actors.saving_messages import Unreadable
 from ..conf.elastic import ElasticConfig, SnapshotSpread
+from ..policies.retention import Marks
 from .machine.events import (
     Ended,
     Event,
@@ -37,14 +38,19 @@ class Vaults:
         lives: part of the names that no other controller life uses.
         room: bytes that snapshots may use, by node; vaults of other nodes look for themselves.
         patience: until when no vault is started, in seconds of ``now``: those of an earlier life come by themselves.
+        pinned: how many snapshots may have to stay beside the newest ones, because they are not judged yet, or are the
+            newest that are known to be right.
     """
 
-    def __init__(self, elastic: ElasticConfig, lives: str, room: Mapping[str, int], patience: float = 0.0) -> None:
+    def __init__(
+        self, elastic: ElasticConfig, lives: str, room: Mapping[str, int], patience: float = 0.0, pinned: int = 0
+    ) -> None:
         self._elastic = elastic
         most = None if elastic.snapshot_gib is None else int(elastic.snapshot_gib * 2**30)
         held = {node: free if most is None else min(most, free) for node, free in room.items()}
         self._fleet = VaultFleet(lives, elastic.snapshot_copies, held, most)
         self._copies = VaultCopies(elastic.snapshot_copies, elastic.snapshot_keep)
+        self._pinned = pinned
         self._ranks: dict[str, str] = {}
         self._patience = patience
         self._state_bytes = 0
@@ -93,13 +99,25 @@ class Vaults:
         """
         elastic, asked = self._elastic, self._elastic.snapshot_every is not None
         few, full = self._too_few_nodes(), self._too_little_room()
+        warned: Orders = []
+        if full and self._pinned:
+            self._pinned, unpinned = 0, full
+            full = self._too_little_room()
+            self._copies.holdings.marks = Marks()
+            text = f"{unpinned}; so none are kept until they are known to be right"
+            warned = [] if full else [Warned(text)]
         if few and elastic.snapshot_spread is SnapshotSpread.REFUSE:
             return f"{few}: add nodes, ask for fewer copies, or set elastic.snapshot_spread=degrade", []
         if full and asked:
             return full, []
         if full:
             return None, self._give_up(full)
-        return None, [Warned(f"{few}: add nodes, or ask for fewer copies")] if few and asked else []
+        return None, [*warned, *([Warned(f"{few}: add nodes, or ask for fewer copies")] if few and asked else [])]
+
+    def keep(self, marks: Marks) -> None:
+        """Which snapshots stay beside the newest ones, from the next that is whole on."""
+        if self._pinned:
+            self._copies.holdings.marks = marks
 
     @property
     def line(self) -> str:
@@ -134,7 +152,7 @@ class Vaults:
             room = fleet.room.get(node)
             if room is not None and need > room:
                 return (
-                    f"snapshots need {need / _MIB:.1f} MiB of node {node} ({elastic.snapshot_keep + 1} of "
+                    f"snapshots need {need / _MIB:.1f} MiB of node {node} ({self._most} of "
                     f"{self._state_bytes / _MIB:.1f} MiB, {elastic.snapshot_copies} copies over {len(fleet.wanted)} "
                     f"nodes), and it has {room / _MIB:.1f}: start Ray with a larger object store, lower "
                     "elastic.snapshot_keep or elastic.snapshot_copies, or set elastic.snapshot_every=0"
@@ -206,4 +224,9 @@ class Vaults:
 
     def _need(self) -> Mapping[str, int]:
         elastic = self._elastic
-        return bytes_by_node(self._state_bytes, self._fleet.wanted, elastic.snapshot_copies, elastic.snapshot_keep)
+        return bytes_by_node(self._state_bytes, self._fleet.wanted, elastic.snapshot_copies, self._most - 1)
+
+    @property
+    def _most(self) -> int:
+        """Snapshots that there may be at once, with the one that is being made."""
+        return self._elastic.snapshot_keep + self._pinned + 1

@@ -20,6 +20,11 @@ class Generation:
     term: int
     number: int
 
+    @classmethod
+    def read(cls, text: str) -> "Generation":
+        """The reverse of ``str``."""
+        return cls(*map(int, text.split(".")))
+
     def next(self) -> "Generation":
         return Generation(self.term, self.number + 1)
 

@@ -13,7 +13,7 @@ from ...conf.elastic import Buffers as BufferMode
 from ...conf.elastic import ElasticConfig, OnTrouble, Reduction
 from ...conf.errors import LoopError
 from ...policies.changes import switches
-from ...policies.world import Seat
+from ...policies.world import Generation, Seat
 from ..messages import Heartbeat, Ready
 from . import rehearsal
 from .audits import Audits
@@ -74,6 +74,7 @@ class RankContext:
         self._stability: Stability | None = None
         self._course = Course()
         self._loss = math.nan
+        self._began_in: Generation | None = None
         self._streams: Mapping[str, Any] | None = None
         # Written by the training thread, read by the control thread, and from outside.
         self.progress = process.board
@@ -180,7 +181,7 @@ class RankContext:
         process.expect(self._portable.nbytes)
         entered = enter(process, self._portable, self.history, self._seat is None, elastic.timeouts)
         self._loss = self._loss if entered.loss is None else entered.loss
-        self._streams = entered.streams
+        self._streams, self._began_in = entered.streams, entered.generation
         self.progress.stage = "training"
         if flops_per_weight is None and process.weight_unit == "tokens":
             flops_per_weight = estimated_flops(parameters.values())
@@ -322,7 +323,7 @@ class RankContext:
         assert self._recorder is not None
         world = self._process.ledger.transaction.world
         ranks = len(world.members) if world else 0
-        self.history.add(self._recorder.record(step, ranks))
+        self.history.add(self._recorder.record(step, ranks), self._began_in)
         self._loss = step.loss
         if self._checks is not None and self._engine is not None and self._engine.voted_in is not None:
             self._checks.at(step.number + 1, self._engine.voted_in)

@@ -12,6 +12,7 @@ from ...conf.errors import SavedStateError
 from ...policies.changes import joined
 from ...policies.world import Generation
 from ..messages import Restore
+from ..saved.sources import START
 from ..saving_messages import Unreadable
 from .history import History
 from .portable import Portable
@@ -28,12 +29,14 @@ class Entered:
 
     Attributes:
         first: the first step to take.
+        generation: in which it does.
         evaluations: results of those that came before step 0.
         loss: of the last step before, if everybody went back to a saved state; else None, as ``streams`` is.
         streams: random streams as they stood then.
     """
 
     first: int
+    generation: Generation
     evaluations: Evaluations = ()
     loss: float | None = None
     streams: Mapping[str, Any] | None = None
@@ -53,14 +56,21 @@ def enter(process: "RankProcess", portable: Portable, history: History, parked: 
     while True:
         process.board.stage = "parked" if parked else "waiting for the first generation"
         transaction = process.ledger.await_open(patience)
-        history.begin(transaction.position.step)
-        if not transaction.lacks:
-            return Entered(transaction.position.step)
-        process.board.stage = f"taking the state before step {transaction.position}"
-        generation = transaction.generation
+        generation, restore = transaction.generation, transaction.restore
         assert generation is not None
-        if transaction.restore is not None:
-            saved = _restored(process, transaction.restore, generation, timeouts)
+        history.begin(transaction.position.step, generation)
+        if not transaction.lacks:
+            return Entered(transaction.position.step, generation)
+        process.board.stage = f"taking the state before step {transaction.position}"
+        if restore is not None and restore.source == START:
+            # The training function has just made it.
+            process.went_back(restore)
+            portable.begin(restore.changes)
+            if process.ledger.obtain(transaction.beginning):
+                return Entered(0, generation)
+            continue
+        if restore is not None:
+            saved = _restored(process, restore, generation, timeouts)
             state = None if saved is None else saved.state
         else:
             deadline = deadline or time.monotonic() + timeouts.recovery
@@ -70,7 +80,7 @@ def enter(process: "RankProcess", portable: Portable, history: History, parked: 
         portable.write(state)
         if process.ledger.obtain(transaction.beginning):
             loss, streams = (saved.loss, saved.streams) if saved else (None, None)
-            return Entered(transaction.position.step, state.evaluations, loss, streams)
+            return Entered(transaction.position.step, generation, state.evaluations, loss, streams)
 
 
 def _restored(process: "RankProcess", restore: Restore, generation: Generation, timeouts: Timeouts) -> Saved | None:

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 
+from ...policies.world import Generation
 from ..messages import StepRecord
 
 
@@ -17,20 +18,35 @@ class History:
         self._lock = threading.Lock()
         self._records: deque[StepRecord] = deque()
         self._next = 0
+        self._course: Generation | None = None
         self._recorded = 0
         self._asked_from = 0
         self._wanted = False
 
-    def begin(self, step: int) -> None:
-        """The next record will be that of ``step``; whatever there was of later ones is void."""
+    def begin(self, step: int, generation: Generation) -> None:
+        """The next record will be that of ``step``; whatever there was of later ones is void, and comes once more.
+
+        Args:
+            generation: in which training begins there; an older one, or the same again, changes nothing.
+        """
         with self._lock:
+            if self._course is not None and generation <= self._course:
+                return
+            self._course = generation
             self._next = step
+            self._recorded = min(self._recorded, step)
             while self._records and self._records[-1].step >= step:
                 self._records.pop()
 
-    def add(self, record: StepRecord) -> None:
-        """Keep the record of the next step, unless the controller has it from another rank already."""
+    def add(self, record: StepRecord, course: Generation | None = None) -> None:
+        """Keep the record of the next step, unless the controller has it already.
+
+        Args:
+            course: the generation in which whoever took this step began; void if another beginning came since.
+        """
         with self._lock:
+            if course != self._course:
+                return
             self._next = record.step + 1
             if record.step >= self._recorded:
                 self._records.append(record)

@@ -126,6 +126,10 @@ class Portable:
         self._gradients.know(state.exponents)
         self._course.health, self._course.changes = state.health, state.changes
 
+    def begin(self, changes: Changes) -> None:
+        """The initial state is the state, and these are different from the beginning on."""
+        self._course.changes = changes
+
     def _parameters(self) -> list[tuple[str, Tensor]]:
         return [
             (f"{prefix}.{name}" if prefix else name, parameter)

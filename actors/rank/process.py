@@ -182,14 +182,18 @@ class RankProcess:
         for saver in self.savers:
             saver.settle()
 
+    def went_back(self, restore: Restore) -> None:
+        """How often everybody had to go back says how often saving pays."""
+        for saver in self.savers:
+            saver.cadence.setbacks = restore.times
+
     def saved(self, restore: Restore) -> Saved:
         """The state that everybody goes back to.
 
         Raises:
             SavedStateError: it cannot be read, or is not whole.
         """
-        for saver in self.savers:
-            saver.cadence.setbacks = restore.times
+        self.went_back(restore)
         if restore.source == VAULT:
             return read_from_vaults(restore.copies, restore.step, self._spec.token)
         return read(self.storage, restore.step)
@@ -315,6 +319,9 @@ class RankProcess:
                 self.ledger.hold(message)
             case Open():
                 if self.ledger.open(message):
+                    if message.restore is not None:
+                        # Nobody may be told of these steps as they were: they are taken once more.
+                        self.context.history.begin(message.position.step, message.world.generation)
                     self.handover.open(message)
             case Withdraw():
                 self.to_vaults.withdraw(message)

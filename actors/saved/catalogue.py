@@ -4,10 +4,13 @@ import hashlib
 from dataclasses import dataclass
 
 from ...conf.errors import NewerFormatError, SavedStateError
+from ...policies.retention import Marks, staying
+from ...policies.world import Generation
 from .manifest import FILE, Manifest, folder_of, step_of
 from .storage import Storage
 
 _PIECE = 1 << 24
+_NO_MARKS = Marks()
 
 
 @dataclass(frozen=True)
@@ -105,18 +108,21 @@ class Catalogue:
         self._refuse_incomplete(manifest)
         self._storage.write(f"{folder_of(manifest.step)}/{FILE}", [manifest.encode()])
 
-    def retain(self, keep: int, newest: Manifest, damaged: frozenset[int] = frozenset()) -> tuple[int, ...]:
+    def retain(
+        self, keep: int, newest: Manifest, damaged: frozenset[int] = frozenset(), marks: Marks = _NO_MARKS
+    ) -> tuple[int, ...]:
         """Drop what is not wanted any more, once ``newest`` is published: it is the last to be dropped of all.
 
         Args:
-            keep: how many states stay.
+            keep: how many of the newest states stay.
             damaged: those known not to be whole; they do not count.
+            marks: which others stay.
 
         Returns:
             The steps that were dropped.
         """
         whole = [step for step in self.steps() if step <= newest.step and step not in damaged]
-        stay = {newest.step, *whole[:keep]}
+        stay = {newest.step, *staying(whole, keep, marks)}
         dropped = []
         for step in self._folders():
             # What lies above may be being written.
@@ -128,6 +134,25 @@ class Catalogue:
         wanted = {FILE, *(part.file for part in newest.parts)}
         for name in self._files(newest.step).keys() - wanted:
             self._storage.delete(f"{folder_of(newest.step)}/{name}")
+        return tuple(dropped)
+
+    def undo(self, step: int, before: Generation) -> tuple[int, ...]:
+        """Drop the states after ``step`` that groups older than ``before`` have committed: they are wrong.
+
+        Returns:
+            The steps that were dropped.
+        """
+        dropped = []
+        for later in [each for each in self.steps() if each > step]:
+            try:
+                if Generation.read(self.manifest(later).generation) >= before:
+                    continue
+            except SavedStateError:
+                # Nobody can go on from it in any case.
+                continue
+            self._storage.delete(f"{folder_of(later)}/{FILE}")
+            self._storage.delete_folder(folder_of(later))
+            dropped.append(later)
         return tuple(dropped)
 
     def _refuse_incomplete(self, manifest: Manifest) -> None:

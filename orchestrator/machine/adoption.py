@@ -12,7 +12,7 @@ from ...actors.messages import Fenced, Heartbeat, Hello, Ping, Ready, Restore, S
 from ...policies.values import changed
 from ...policies.world import Generation, Seat, World
 from ..view import Phase
-from . import membership, recovery
+from . import membership, recovery, trust
 from .events import (
     Action,
     Ended,
@@ -197,7 +197,11 @@ def _start_on(state: State, adoption: Adoption, now: float) -> Step:
             error = "no rank of the newest generation has outlived its controller"
             return fail(state, f"{error}; first cause: {state.first_cause or 'unknown'}")
         source, step = max(state.saved.items(), key=lambda held: held[1])
-        state = went_back(changed(state, resume=Found(source, step)), Restore(source, step, times=state.setbacks))
+        restore = Restore(source, step, times=state.setbacks)
+        if state.rollback is not None:
+            restore = changed(trust.source_of(state, state.rollback.to), times=state.setbacks)
+        resume = Found(restore.source, restore.step) if restore.step else None
+        state = went_back(changed(state, resume=resume, rollback=None), restore)
     size, seated = settings.ranks_per_replica, len(settings.ranks) - settings.spares
     taken: set[Seat] = set()
     for rank in state.living:
@@ -289,6 +293,10 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
     left = adoption.past.unfinished
     found = left.opened.get(str(world.generation)) if left else None
     started = now - max(0.0, adoption.at - left.began) if left else now
+    going_back = state.rollback
+    if going_back is not None and (going_back.opened is None or going_back.opened > world.generation):
+        # Nobody was told of a generation in which they do.
+        cause = cause or going_back.reason
     record = Record("adopted", world.generation, {"world": len(state.present), "lost": len(dead)})
     actions.append(record)
     if cause:
@@ -318,8 +326,8 @@ def _train_on(state: State, adoption: Adoption, world: World, now: float) -> Ste
             pending=living,
             reason=found.decision,
         )
-        state = changed(state, phase=Phase.RECOVERING, recovery=opened)
-    return state, actions
+        return changed(state, phase=Phase.RECOVERING, recovery=opened), actions
+    return changed(state, rollback=None), actions
 
 
 def _lost(gone: bool) -> str:

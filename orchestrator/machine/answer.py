@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...actors.messages import Report, Restore
+from ...actors.saved.sources import START
 from ...policies.recovery import RecoveryDecision
 from ...policies.remedies import LossFacts, Remedy
 from ...policies.world import Position, Work, WorkKind, World
@@ -11,6 +12,7 @@ from .measured import costs
 from .reporting import Alike
 from .roster import Left, Parked, Roster, anew, completed, joined, left_of, restored, survivors
 from .state import Standing, State
+from .trust import pending, source_of
 
 # A rank that takes so many times longer to start than others did is not waited for.
 _LATE = 2.0
@@ -75,7 +77,8 @@ class Answer:
 
 def scene(state: State, old: World, reports: Mapping[str, Report], groups: Sequence[Alike]) -> Scene:
     """Read the reports; every living member of the old world has made one."""
-    lacking = {name for said in groups if said.lacks for name in said.names}
+    # Where everybody goes back, nobody needs what another one holds.
+    lacking = {name for said in groups if said.lacks and not pending(state) for name in said.names}
     # Whoever lacks the state may not even have heard that others have gone back.
     position = max((said.position for said in groups if not said.lacks), default=None)
     if position is None:
@@ -102,11 +105,27 @@ def scene(state: State, old: World, reports: Mapping[str, Report], groups: Seque
 
 
 def answer(state: State, found: Scene, now: float) -> Answer:
-    """Choose. Pure: the policy is asked, and what it says is made a world."""
+    """Choose. Pure: the policy is asked, and what it says is made a world, which may have to go back."""
+    chosen = _chosen(state, found, now)
+    if state.rollback is None or not pending(state) or chosen.roster is None:
+        return chosen
+    restore = source_of(state, state.rollback.to)
+    where = "the start" if restore.source == START else f"step {restore.step}, from {restore.source}"
+    reason = f"everybody goes back to {where}, since {state.rollback.reason}; {chosen.reason}"
+    return Answer(reason, restored(chosen.roster), Position(restore.step), True, restore)
+
+
+def _chosen(state: State, found: Scene, now: float) -> Answer:
     whole = len(found.left.whole)
     if found.lost == 0 and whole >= state.settings.minimum:
         return _going_on(state, found, "the same members form a new group")
-    if 0 < whole < state.settings.minimum and (steps := _steps(state)) is not None and found.position.step >= steps:
+    redo = pending(state)
+    if (
+        not redo
+        and 0 < whole < state.settings.minimum
+        and (steps := _steps(state)) is not None
+        and found.position.step >= steps
+    ):
         return _going_on(state, found, "all steps are applied: nobody else is needed")
     facts = loss_facts(state, found, now)
     decision = state.settings.recovery.given(costs(state)).decide(facts)
@@ -193,7 +212,7 @@ def _carried_out(state: State, found: Scene, decision: RecoveryDecision, now: fl
             )
         step = state.saved[_SOURCES[remedy]]
         return Answer(decision.reason, restored(roster), Position(step), True, Restore(_SOURCES[remedy], step))
-    if option.completed and not found.admits:
+    if option.completed and not found.admits and not pending(state):
         if not left.whole:
             return Answer(decision.reason, anew(roster), Position(found.position.step), True)
         # They come in as soon as a training step has begun.

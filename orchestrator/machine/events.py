@@ -128,10 +128,15 @@ class Room:
 
 @dataclass(frozen=True)
 class Saved:
-    """The state after ``step`` steps lies in ``source`` (vault or storage), whole."""
+    """The state after ``step`` steps lies in ``source`` (vault or storage), whole.
+
+    Attributes:
+        kept: all that lie there; None if it does not say, and what was known to lie there still does.
+    """
 
     source: str
     step: int
+    kept: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -140,12 +145,14 @@ class Lost:
 
     Attributes:
         older: the newest that lies there besides; None if there is none.
+        kept: all that lie there; None if it does not say.
     """
 
     source: str
     step: int
     older: int | None
     reason: str
+    kept: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -250,8 +257,16 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Undo:
+    """What was saved after ``step`` before ``generation`` is wrong: nobody may ever go on from it."""
+
+    step: int
+    generation: Generation
+
+
+@dataclass(frozen=True)
 class EndRun:
     """The run is over: release what is left and report."""
 
 
-Action = StartRank | KillRank | StartSentinel | StopSentinel | Send | Record | Publish | EndRun
+Action = StartRank | KillRank | StartSentinel | StopSentinel | Send | Record | Publish | Undo | EndRun

@@ -6,6 +6,7 @@ from ...conf.errors import TrainingFailedError
 from ..view import MemberView, Phase, RunState
 from .records import rates
 from .state import Adoption, Rank, Recovery, Standing, State
+from .trust import lines
 from .verdicts import unconfirmed
 
 
@@ -49,6 +50,7 @@ def look(state: State, now: float) -> RunState:
         resumed=f"step {state.resume.step}, from {state.resume.source}" if state.resume else "",
         cadence=state.cadence,
         sources=state.sources,
+        trust=lines(state),
         target=state.target,
         parked=len(state.parked),
         recoveries=state.recoveries,

@@ -21,6 +21,8 @@ _PLAIN = (
     "cadence",
     "setbacks",
     "sources",
+    "trust",
+    "rollback",
 )
 _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
 # The others mean something only beside what living ranks say.
@@ -35,8 +37,9 @@ def inherited(state: State, past: Past, shift: float = 0.0) -> State:
     """
     target = state.settings.replicas if past.target is None else past.target
     failures = Ledger({node: with_fields(held, at=held.at + shift) for node, held in past.failures.items()})
+    redone = past.rollback.opened if past.rollback is not None else None
     kept = {name: getattr(past, name) for name in _INHERITED}
-    return with_fields(state, target=target, failures=failures, verdicts=past.verdicts, **kept)
+    return with_fields(state, target=target, failures=failures, verdicts=past.verdicts, redone=redone, **kept)
 
 
 def note(before: State, after: State) -> list[Record]:

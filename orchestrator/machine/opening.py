@@ -14,6 +14,7 @@ from .sharing import Shared, share
 from .sources import went_back
 from .speeds import recent, speeds
 from .state import Names, Standing, State, without
+from .trust import carried_out
 
 # What a rank that is parked waits for comes when somebody dies, which may be never.
 PARKED_S = 30 * 86400.0
@@ -88,9 +89,10 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
     )
     phase = Phase.RECOVERING if state.phase is Phase.WAITING else state.phase
     state = changed(state, phase=phase, recovery=recovery)
+    undone: list[Action] = []
     if restore is not None:
-        state = went_back(state, restore)
-    actions: list[Action] = [Send(name, message) for name in world.names]
+        state, undone = carried_out(went_back(state, restore), restore, world.generation)
+    actions: list[Action] = [*undone, *(Send(name, message) for name in world.names)]
     for name in sorted(left_over.difference(released)):
         state, more = _unseated(state, name)
         actions += more

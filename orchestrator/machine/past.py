@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ...actors.messages import Raised
+from ...monitors.certification import Trust
 from ...policies.quarantine import NodeRecord
-from ...policies.world import Position, Seat
+from ...policies.world import Generation, Position, Seat
 from ..view import RecoveryRecord, VerdictRecord
+from .distrust import Rollback
 
 # So many of the newest verdicts are kept in memory.
 KEPT = 100
@@ -99,6 +101,8 @@ class Past:
     cadence: Mapping[str, str] = field(default_factory=dict)
     setbacks: int = 0
     sources: tuple[str, ...] = ()
+    trust: Mapping[str, Trust] = field(default_factory=dict)
+    rollback: Rollback | None = None
     unfinished: Unfinished | None = None
     guessed: bool = False
     ending: Ending | None = None
@@ -170,6 +174,11 @@ def _verdict(said: Mapping[str, Any]) -> VerdictRecord:
     return VerdictRecord(**{**own, "who": tuple(said["who"])})
 
 
+def _rollback(said: Mapping[str, Any]) -> Rollback:
+    opened = said["opened"] and Generation.read(said["opened"])
+    return Rollback(**{**said, "opened": opened})
+
+
 def _raised(said: Mapping[str, Any]) -> Raised:
     return Raised(**{**said, "position": Position(**said["position"]), "samples": tuple(said["samples"])})
 
@@ -203,6 +212,8 @@ READ: Mapping[str, Callable[[Any, Past], object]] = {
     "cadence": lambda said, _: dict(said),
     "setbacks": lambda said, _: said,
     "sources": lambda said, _: tuple(said),
+    "trust": lambda said, _: {kind: Trust(**held) for kind, held in said.items()},
+    "rollback": lambda said, _: said and _rollback(said),
     "guessed": lambda said, _: said,
     "ending": lambda said, _: Ending(**said),
 }
@@ -216,4 +227,6 @@ WRITE: Mapping[str, Callable[[Any], object]] = {
     "saved": dict,
     "cadence": dict,
     "ending": asdict,
+    "trust": lambda held: {kind: asdict(trust) for kind, trust in held.items()},
+    "rollback": lambda held: held and {**asdict(held), "opened": held.opened and str(held.opened)},
 }

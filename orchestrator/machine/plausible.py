@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
+from ...actors.evidence import Evidence
 from ...actors.messages import Finished, Heartbeat, Raised, Ready, Report, Resumed, Serving
 from ...policies.world import Position, Work
 
@@ -63,7 +64,16 @@ def _resumed(message: Resumed, _: int) -> str | None:
     return times or _place(message.position)
 
 
+def _evidence(message: Evidence, _: int) -> str | None:
+    among, signatures = message.among, message.signatures.values()
+    if message.step < 0 or not among or list(among) != sorted({*among}) or among[0] < 0:
+        return f"it is evidence of step {message.step} among {among}"
+    wrong = next((each for each in signatures if type(each) is not int or not -(2**63) <= each < 2**63), None)
+    return None if wrong is None else f"a signature is {wrong!r}"
+
+
 _CHECKS: Mapping[type, Callable[[Any, int], str | None]] = {
+    Evidence: _evidence,
     Heartbeat: _heartbeat,
     Report: _report,
     Serving: _serving,

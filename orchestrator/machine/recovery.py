@@ -16,6 +16,7 @@ from .events import Action, Record, Send
 from .opening import hold, open_next
 from .reporting import alike, reported
 from .state import Recovery, State, without
+from .trust import pending
 from .verdicts import begun, fail, fence, succeed, unconfirmed
 
 DEATHLESS_LIMIT = 3
@@ -31,14 +32,18 @@ def begin(
             old = changed(old, planned=False, cause=cause, started=now)
             state = changed(state, phase=Phase.RECOVERING, recovery=old, first_cause=state.first_cause or cause)
         return plan(state, now)
-    assert state.world is not None, "nothing can be lost before the first generation"
+    world = state.world
+    assert world is not None, "nothing can be lost before the first generation"
+    if state.rollback is not None:
+        # Not all have gone back: whoever has not must not take up what the others left.
+        state = changed(state, rollback=changed(state.rollback, opened=None))
     number = state.number + 1
     generation = Generation(state.settings.term, number)
     goes_on = old is not None and (planned or not old.planned)
     recovery = Recovery(
         generation=generation,
         planned=planned and (old is None or old.planned),
-        before=old.before if old else len(state.world.members),
+        before=old.before if old else len(world.members),
         cause=old.cause if old and goes_on else cause,
         started=old.started if old and goes_on else (now if started is None else started),
         prepared=now,
@@ -107,7 +112,7 @@ def plan(state: State, now: float) -> tuple[State, list[Action]]:
         if ending:
             return state, ending
     found = scene(state, old, reports, groups)
-    if found.lost == 0 and not recovery.planned and not recovery.waiting:
+    if found.lost == 0 and not recovery.planned and not recovery.waiting and not pending(state):
         state, actions, again = _deathless(state, now)
         if state.phase.ended or again:
             state, more = plan(state, now)
@@ -161,7 +166,7 @@ def conclude(state: State, now: float) -> tuple[State, list[Action]]:
     if recovery is None or not recovery.opened or recovery.pending:
         return state, []
     world_after = len(state.present)
-    state = changed(state, phase=Phase.RUNNING, recovery=None, deathless=0, accusations={})
+    state = changed(state, phase=Phase.RUNNING, recovery=None, rollback=None, deathless=0, accusations={})
     if recovery.planned:
         facts = {"cause": recovery.cause, "before": recovery.before, "after": world_after}
         return state, [Record("changed", recovery.generation, facts)]

@@ -1,8 +1,8 @@
 """A run that goes on from what an earlier life of it has saved."""
 
 from ...policies.values import changed
-from . import recovery, sources
-from .events import Action, Found, Lost, Record
+from . import recovery, sources, trust
+from .events import Action, Found, Lost, Record, Saved
 from .state import State
 from .verdicts import fail
 
@@ -17,7 +17,20 @@ def found(state: State, event: Found) -> tuple[State, list[Action]]:
         return state, [record, *actions]
     if event.step:
         state = changed(state, resume=event, saved={**state.saved, event.source: event.step})
+        state = trust.begun_with(_held(state, event.source, (event.step,)), event.step)
     return state, [record]
+
+
+def saved(state: State, event: Saved) -> State:
+    """Another state is whole."""
+    newest = max(event.step, state.saved.get(event.source, 0))
+    known = state.held.get(event.source, ())
+    kept = tuple(sorted({*known, event.step})) if event.kept is None else event.kept
+    return _held(changed(state, saved={**state.saved, event.source: newest}), event.source, kept)
+
+
+def _held(state: State, source: str, steps: tuple[int, ...]) -> State:
+    return changed(state, held={**state.held, source: steps})
 
 
 def lost(state: State, event: Lost, now: float) -> tuple[State, list[Action]]:
@@ -25,11 +38,18 @@ def lost(state: State, event: Lost, now: float) -> tuple[State, list[Action]]:
     saved = {source: step for source, step in state.saved.items() if (source, step) != (event.source, event.step)}
     if event.older is not None:
         saved.setdefault(event.source, event.older)
+    known = state.held.get(event.source, ())
+    kept = tuple(step for step in known if step != event.step) if event.kept is None else event.kept
+    state = _held(state, event.source, kept)
+    restore = state.opened.restore if state.opened else None
+    taken = restore is not None and (restore.source, restore.step) == (event.source, event.step)
+    if not taken and state.saved.get(event.source, 0) < event.step:
+        # Everybody has gone back to before it: nobody counts on it.
+        return changed(state, saved=saved), []
     text = f"what {event.source} holds of step {event.step} cannot be read: {event.reason}"
     state = changed(state, saved=saved, warnings=(*state.warnings, text))
     record = Record("warning", facts={"text": text})
-    restore = state.opened.restore if state.opened else None
-    if restore is None or (restore.source, restore.step) != (event.source, event.step):
+    if not taken:
         return state, [record]
     state, actions = recovery.begin(sources.failed(state, event), text, now)
     return state, [record, *actions]

@@ -1,5 +1,6 @@
 """What a run is given before it begins, and what does not change while it lasts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...conf.elastic import Timeouts
@@ -31,6 +32,8 @@ class Settings:
         quarantine: which nodes are kept out because they fail again and again.
         epoch: seconds since the epoch when the clock of the machine stands at 0.
         stragglers: what may be done about members that are slow.
+        cadences: by what is looked for, steps from one check to the next; states are kept until they are judged.
+        rolls_back: whether a rank that computes wrong is shut out and everybody goes back; else it is only said.
         hang: seconds without progress after which a rank that holds up others is shut out; None goes by the steps.
     """
 
@@ -50,6 +53,8 @@ class Settings:
     lives: str = ""
     replacement: float | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
+    cadences: Mapping[str, int] = field(default_factory=dict)
+    rolls_back: bool = True
     hang: float | None = None
     stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
     epoch: float = 0.0

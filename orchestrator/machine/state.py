@@ -7,6 +7,7 @@ from enum import StrEnum
 from immutables import Map
 
 from ...actors.messages import Finished, Open, Raised, Ready, Report, Serving, StepRecord
+from ...monitors.certification import Trust
 from ...monitors.progress import ProgressRecord
 from ...monitors.spent import Spent
 from ...policies import quarantine
@@ -14,6 +15,7 @@ from ...policies.placement import Node
 from ...policies.values import changed
 from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord, VerdictRecord
+from .distrust import OpenCheck, Rollback
 from .events import Event, Found
 from .past import Past
 from .settings import Settings
@@ -208,6 +210,12 @@ class State:
         nodes: all that live, if the cluster can tell.
         watches: nodes on which ranks live or lived, and their sentinels.
         saved: by where it lies, the steps that the newest saved state holds.
+        held: by where they lie, the steps of all saved states.
+        trust: by what is looked for, what checks have said of the states of the run.
+        checks: those whose evidence comes in, by the step of their state.
+        uncovered: what the newest check could not look at, by name.
+        rollback: set from when what the members hold cannot be trusted until all have gone back.
+        redone: the generation that last went back for that; records of older ones are void.
         resume: what the run goes on from, if that is not the beginning.
         cadence: by what is saved, how often and why, where that is not configured.
         setbacks: how often everybody had to go back to what was saved.
@@ -255,6 +263,12 @@ class State:
     nodes: tuple[Node, ...] = ()
     watches: Map[str, Watch] = field(default_factory=Map)
     saved: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    trust: Mapping[str, Trust] = field(default_factory=dict)
+    checks: Map[int, OpenCheck] = field(default_factory=Map)
+    uncovered: tuple[str, ...] = ()
+    rollback: Rollback | None = None
+    redone: Generation | None = None
     resume: Found | None = None
     cadence: Mapping[str, str] = field(default_factory=dict)
     setbacks: int = 0

@@ -3,6 +3,9 @@
 It does no I/O and owns no clock: ``now`` comes in with the event, on a monotonic clock in seconds.
 """
 
+from sys import maxsize
+
+from ...actors.evidence import Evidence
 from ...actors.messages import (
     FaultFired,
     Fenced,
@@ -24,6 +27,7 @@ from ...policies.values import changed
 from ..view import Phase
 from . import (
     adoption,
+    evidence,
     hangs,
     membership,
     nodes,
@@ -67,6 +71,13 @@ Step = tuple[State, list[Action]]
 
 def advance(state: State, event: Event, now: float) -> Step:
     """What the run knows and does after ``event``."""
+    after, actions = _advance(state, event, now)
+    if after.checks and after.world is not state.world:
+        after = evidence.settled(after)
+    return after, actions
+
+
+def _advance(state: State, event: Event, now: float) -> Step:
     if isinstance(event, Warned):
         return changed(state, warnings=(*state.warnings, event.text)), [Record("warning", facts={"text": event.text})]
     if isinstance(event, Reports):
@@ -117,8 +128,8 @@ def advance(state: State, event: Event, now: float) -> Step:
             return resuming.found(state, event)
         case Lost():
             return resuming.lost(state, event, now)
-        case Saved(source, step):
-            return changed(state, saved={**state.saved, source: max(step, state.saved.get(source, 0))}), []
+        case Saved():
+            return resuming.saved(state, event), []
 
 
 def _hear_reports(state: State, event: Reports, now: float) -> Step:
@@ -165,6 +176,8 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             return recovery.report(state, incarnation, message, now)
     state = changed(state, ranks=state.heard(incarnation, now))
     match message:
+        case Evidence():
+            return evidence.heard(state, incarnation, message, now)
         case Hello():
             return membership.hello(state, incarnation, message)
         case Ready():
@@ -189,8 +202,10 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
             # It has no place there.
             return state, []
         case Finished():
+            state, seen = evidence.passed(state, incarnation, maxsize, now)
             state = changed(state, finishing=state.finishing or now)
             state, actions = verdicts.finished(state, incarnation, message)
+            actions = [*seen, *actions]
             state, more = recovery.conclude(state, now) if not state.phase.ended else (state, [])
             return state, [*actions, *more]
         case FaultFired():
@@ -224,8 +239,9 @@ def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Ste
         return state, actions
     state, more = verdicts.begun(state, incarnation, message.position, message.work)
     if not state.phase.ended:
+        state, seen = evidence.passed(state, incarnation, message.position.step, now)
         state, change = membership.settle(state, now)
-        more = [*more, *change]
+        more = [*more, *seen, *change]
     return state, [*actions, *more]
 
 

@@ -32,12 +32,18 @@ class JsonLines:
         self._path = path
         self._file: int | None = None
         self._end = 0
+        self._next = 0
 
     def write(self, records: Sequence[StepRecord]) -> None:
+        first = records[0].step
+        if self._file is not None and first < self._next:
+            # Everybody went back: these steps are taken once more.
+            self._end = _end_before(self._path, first)
+            os.ftruncate(self._file, self._end)
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch()
-            self._end = _end_before(self._path, records[0].step)
+            self._end = _end_before(self._path, first)
             self._file = _taken_over(self._path, self._end)
         data = b"".join(f"{strict_json.dumps(asdict(record))}\n".encode() for record in records)
         try:
@@ -47,6 +53,7 @@ class JsonLines:
                 os.ftruncate(self._file, self._end)
             raise
         self._end += len(data)
+        self._next = records[-1].step + 1
 
     def close(self, failures: Mapping[int, Exception]) -> None:
         if self._file is not None:

@@ -32,6 +32,9 @@ class Publisher:
 
     def publish(self, records: Sequence[StepRecord]) -> None:
         """Hand these on; never blocks."""
+        while self._newest and records and self._newest[-1].step >= records[0].step:
+            # These steps are taken once more.
+            self._newest.pop()
         self._newest.extend(records)
         for feed in self._feeds:
             feed.put(records)
@@ -182,7 +185,13 @@ class Feed:
             # The end of the run ends this wait.
             self._changed.wait_for(lambda: self._waiting or self._failures is not None)
             most = MOST_AT_ONCE if self._sink.again else 1
-            return list(islice(self._waiting, most)), self._failures is not None
+            batch: list[StepRecord] = []
+            for record in islice(self._waiting, most):
+                if batch and record.step <= batch[-1].step:
+                    # What follows is taken once more.
+                    break
+                batch.append(record)
+            return batch, self._failures is not None
 
     def _pause(self) -> None:
         with self._changed:

@@ -27,6 +27,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: Any = None
+        self._next = 0
 
     def write(self, records: Sequence[StepRecord]) -> None:
         # Comes with ray[train].
@@ -34,9 +35,9 @@ class TensorBoard:
         from tensorboardX.proto.summary_pb2 import Summary
 
         try:
-            if self._writer is None:
-                self._writer = self._open()
-                # What an earlier life, or a write that failed, has said of these steps does not count.
+            if self._writer is None or records[0].step < self._next:
+                self._writer = self._writer or self._open()
+                # What an earlier life, a failed write or a course that was left has said of them does not count.
                 start = SessionLog(status=SessionLog.START)
                 first = records[0]
                 self._writer.write_event(Event(wall_time=first.at, step=first.step, session_log=start))
@@ -49,6 +50,7 @@ class TensorBoard:
                 event = Event(wall_time=record.at, step=record.step, summary=Summary(value=points))
                 self._writer.write_event(event)
             self._writer.flush()
+            self._next = records[-1].step + 1
         except OSError:
             # Nobody knows where that file ends now.
             self._writer = None

@@ -2,6 +2,7 @@
 
 from everstep.actors.messages import StepRecord
 from everstep.actors.rank.history import History
+from everstep.policies.world import Generation
 
 
 def record_of(step: int) -> StepRecord:
@@ -58,6 +59,23 @@ def test_it_says_what_it_keeps_or_will_keep() -> None:
     assert history.held == 7
     history.acknowledge(9, wanted=False)
     assert history.held == 7, "it has still to apply this step"
+
+
+def test_steps_that_are_taken_once_more_are_told_as_they_come_then() -> None:
+    """Also what the controller has already, and nothing of the course that was left, however late it comes."""
+    history = History()
+    history.begin(0, Generation(1, 1))
+    for step in range(4):
+        history.add(record_of(step), Generation(1, 1))
+    history.acknowledge(4, wanted=False)
+    history.begin(2, Generation(1, 2))
+    history.add(record_of(4), Generation(1, 1))
+    assert history.held == 2
+    history.begin(2, Generation(1, 2))
+    history.add(record_of(2), Generation(1, 2))
+    history.begin(2, Generation(1, 2))
+    history.acknowledge(2, wanted=True)
+    assert steps_of(history.answer()) == [2]
 
 
 def test_what_is_not_written_down_is_kept_for_a_later_controller_but_said_once() -> None:

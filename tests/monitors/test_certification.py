@@ -42,7 +42,9 @@ def test_a_check_of_nothing_is_not_clean() -> None:
 def test_going_back() -> None:
     trust = after((10, CLEAN), (20, CLEAN), (30, NAMED))
     assert rolled_back(trust, 10) == Trust(verified=10, checked=10)
-    assert rolled_back(trust, 5) == Trust()
+    assert rolled_back(trust, 5) == Trust(verified=5, checked=5)
+    assert rolled_back(after((10, CLEAN)), 5) == Trust(candidate=5, checked=5)
+    assert rolled_back(after((10, NAMED)), 5) == Trust()
     assert rolled_back(after((10, CLEAN), (20, CLEAN)), 20) == Trust(verified=10, candidate=20, checked=20)
     with pytest.raises(ValueError, match="went back"):
         certified(trust, 30, [CLEAN])

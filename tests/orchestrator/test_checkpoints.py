@@ -50,7 +50,7 @@ def test_a_state_is_saved_when_all_parts_are(tmp_path: Path) -> None:
     run.part(4, 1)
     assert newest(tmp_path).step == 0  # type: ignore[attr-defined]
     run.part(4, 0)
-    assert run.close() == [Saved("storage", 4)]
+    assert run.close() == [Saved("storage", 4, (4,))]
     found = newest(tmp_path)
     assert (found.step, found.identity, found.refused) == (4, {"seed": "3"}, "")  # type: ignore[attr-defined]
 
@@ -63,7 +63,7 @@ def test_parts_of_two_generations_are_never_mixed(tmp_path: Path) -> None:
     run.part(5, 0, number=2)
     run.part(5, 1, number=2)
     run.part(4, 0, number=2)
-    assert run.close() == [Saved("storage", 5)]
+    assert run.close() == [Saved("storage", 5, (5,))]
     assert newest(tmp_path).step == 5  # type: ignore[attr-defined]
 
 
@@ -71,7 +71,8 @@ def test_older_ones_go_when_the_new_one_is_there(tmp_path: Path) -> None:
     run = Run(tmp_path, keep=2)
     for step in (2, 4, 6, 8):
         run.whole(step)
-    assert run.close() == [Saved("storage", step) for step in (2, 4, 6, 8)]
+    kept = {2: (2,), 4: (2, 4), 6: (4, 6), 8: (6, 8)}
+    assert run.close() == [Saved("storage", step, left) for step, left in kept.items()]
     assert sorted(path.name for path in tmp_path.iterdir()) == [folder_of(6), folder_of(8)]
 
 
@@ -81,7 +82,7 @@ def test_a_part_that_the_controller_cannot_see(tmp_path: Path) -> None:
     run.part(6, 0)
     run.part(6, 1, written=False)
     saved, warned = run.close()
-    assert saved == Saved("storage", 4)
+    assert saved == Saved("storage", 4, (4,))
     assert isinstance(warned, Warned)
     assert "step 6" in warned.text
     assert "is missing (do all nodes share the storage?)" in warned.text

@@ -240,7 +240,7 @@ def test_a_later_controller_learns_from_vaults_what_there_is() -> None:
     told: list[Order] = []
     for name, (node, vault) in there.vaults.items():
         told += later.came(VaultHello(name, 1, node, (name, 0), 1, vault.parts, vault.manifests))
-    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1)]
+    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1, (1,))]
     assert len(later.holdings.where(1)) == 3
 
 
@@ -253,7 +253,7 @@ def test_what_no_rank_can_read_is_lost_whether_it_was_known_of_or_not(known: boo
         there.settle()
     step = 2 if known else 3
     told = there.copies.unreadable(step, "it is gone")
-    assert Lost(VAULT, step, 1 if known else 2, "it is gone") in told
+    assert Lost(VAULT, step, 1 if known else 2, "it is gone", (1,) if known else (1, 2)) in told
     # Every rank says so.
     assert there.copies.unreadable(step, "it is gone") == []
     assert there.copies.holdings.where(2) == () if known else there.copies.holdings.where(2)
