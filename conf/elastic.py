@@ -318,6 +318,11 @@ class ElasticConfig:
         return max(_MONITOR_EVERY, self.monitor_lag + 1) if self.monitor_every is None else self.monitor_every
 
     @property
+    def goes_back(self) -> bool:
+        """Whether saved states must be kept until stability monitors have judged them."""
+        return self.on_instability in _GOING_BACK
+
+    @property
     def watched(self) -> bool:
         """Whether a model in which there is nothing to watch is refused."""
         return bool(self.monitor_every) or self.on_instability is not OnInstability.OBSERVE

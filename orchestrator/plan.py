@@ -11,6 +11,7 @@ from typing import Any
 from ..actors.rank.spec import RankSpec
 from ..actors.saved.storage import Storage, below
 from ..conf.elastic import ElasticConfig, OnCorruption, OnTrouble
+from ..conf.remedy import OnInstability
 from ..conf.scaling import Scaling
 from ..policies.recovery import recovery_policy
 from ..policies.stragglers import straggler_policy
@@ -21,7 +22,7 @@ from .checkpoints import FOLDER, Checkpoints
 from .cluster import Program
 from .journal import Files, Store
 from .machine.settings import Settings
-from .machine.trust import CORRUPTION
+from .machine.trust import CORRUPTION, STABILITY
 from .records import json_lines, tensorboard
 from .records.callbacks import Callback
 from .records.copies import Copies
@@ -85,9 +86,11 @@ class RunPlan:
             spares=elastic.spares,
             replaces=elastic.replace,
             lives=lives,
-            cadences={CORRUPTION: elastic.check_every},
+            cadences={CORRUPTION: elastic.check_every, STABILITY: elastic.monitors if elastic.goes_back else 0},
             rolls_back=elastic.on_corruption is OnCorruption.ROLLBACK,
             hang=elastic.hang,
+            on_instability=OnInstability(elastic.on_instability),
+            remedy=elastic.remedy,
             epoch=time.time() - time.monotonic(),
             stragglers=straggler_policy(elastic.stragglers, elastic.recovery_horizon),
         )

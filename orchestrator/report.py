@@ -52,6 +52,8 @@ def state_report(state: RunState) -> RenderableType:
     parts.extend(Text(f"source  {one_line(text)}") for text in state.sources)
     if state.snapshots:
         parts.append(Text(f"snapshots  {state.snapshots}"))
+    if state.stability:
+        parts.append(Text(f"stability  {one_line(state.stability)}"))
     parts.extend(Text(f"{kind}  {one_line(text)}") for kind, text in sorted(state.trust.items()))
     parts.extend(Text(f"{saved}s  {reason}") for saved, reason in sorted(state.cadence.items()))
     if state.decision:

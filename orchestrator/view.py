@@ -128,6 +128,7 @@ class RunState:
         cadence: by what is saved, checkpoint or snapshot, how often and why, where that is not configured.
         sources: where state was looked for when all ranks began, or last went back: living peers, vaults, storage; one
             line each, the one that it was taken from last.
+        stability: what the stability monitors watch, their alarms, and what is different because of them, in one line.
         trust: by what is looked for, corruption for example, which states were found right, one line each.
         target: replicas that there should be.
         parked: ranks that are ready and no members: spares, and those that are still to join.
@@ -159,6 +160,7 @@ class RunState:
     cadence: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     snapshots: str = ""
+    stability: str = ""
     trust: Mapping[str, str] = field(default_factory=dict)
     target: int = 0
     parked: int = 0

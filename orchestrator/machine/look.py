@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from ...conf.errors import TrainingFailedError
 from ..view import MemberView, Phase, RunState
 from .records import rates
+from .stability import line
 from .state import Adoption, Rank, Recovery, Standing, State
 from .trust import lines
 from .verdicts import unconfirmed
@@ -50,6 +51,7 @@ def look(state: State, now: float) -> RunState:
         resumed=f"step {state.resume.step}, from {state.resume.source}" if state.resume else "",
         cadence=state.cadence,
         sources=state.sources,
+        stability=line(state),
         trust=lines(state),
         target=state.target,
         parked=len(state.parked),

@@ -21,6 +21,8 @@ _PLAIN = (
     "cadence",
     "setbacks",
     "sources",
+    "changes",
+    "alarmed",
     "trust",
     "rollback",
 )

@@ -29,7 +29,7 @@ def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
     message = Open(world, Position(0), {}, _store(state, generation))
     if resume is not None:
         sources = restored(roster).sources
-        restore = Restore(resume.source, resume.step, times=state.setbacks)
+        restore = Restore(resume.source, resume.step, times=state.setbacks, changes=state.changes)
         message = changed(message, position=Position(resume.step), sources=sources, restore=restore)
     state = _seated(changed(state, number=number, phase=Phase.RUNNING), message)
     actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
@@ -52,7 +52,7 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
     world = World(recovery.generation, roster.members, old.ranks_per_replica)
     reports, released = found.reports, found.released
     position = chosen.position
-    restore = chosen.restore and changed(chosen.restore, times=state.setbacks + 1)
+    restore = chosen.restore and changed(chosen.restore, times=state.setbacks + 1, changes=state.changes)
     leaving = _leaving(state, world)
     measured = speeds(state.ranks, world, recent(state.rounds)) if state.settings.workload.by_speed else {}
     shared = Shared() if chosen.anew else share(state, world, position, reports, leaving, roster.sources, measured)

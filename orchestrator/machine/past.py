@@ -10,6 +10,7 @@ from typing import Any
 
 from ...actors.messages import Raised
 from ...monitors.certification import Trust
+from ...policies.changes import Change, Changes
 from ...policies.quarantine import NodeRecord
 from ...policies.world import Generation, Position, Seat
 from ..view import RecoveryRecord, VerdictRecord
@@ -101,6 +102,8 @@ class Past:
     cadence: Mapping[str, str] = field(default_factory=dict)
     setbacks: int = 0
     sources: tuple[str, ...] = ()
+    changes: Changes = ()
+    alarmed: tuple[int, int] = (-1, -1)
     trust: Mapping[str, Trust] = field(default_factory=dict)
     rollback: Rollback | None = None
     unfinished: Unfinished | None = None
@@ -212,6 +215,8 @@ READ: Mapping[str, Callable[[Any, Past], object]] = {
     "cadence": lambda said, _: dict(said),
     "setbacks": lambda said, _: said,
     "sources": lambda said, _: tuple(said),
+    "changes": lambda said, _: tuple(Change(**held) for held in said),
+    "alarmed": lambda said, _: tuple(said),
     "trust": lambda said, _: {kind: Trust(**held) for kind, held in said.items()},
     "rollback": lambda said, _: said and _rollback(said),
     "guessed": lambda said, _: said,
@@ -227,6 +232,7 @@ WRITE: Mapping[str, Callable[[Any], object]] = {
     "saved": dict,
     "cadence": dict,
     "ending": asdict,
+    "changes": lambda held: [asdict(change) for change in held],
     "trust": lambda held: {kind: asdict(trust) for kind, trust in held.items()},
     "rollback": lambda held: held and {**asdict(held), "opened": held.opened and str(held.opened)},
 }

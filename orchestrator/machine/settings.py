@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...conf.elastic import Timeouts
+from ...conf.remedy import OnInstability, Remedy
 from ...policies.quarantine import Quarantine
 from ...policies.recovery import RecoveryPolicy, Shrink
 from ...policies.stragglers import StragglerPolicy
@@ -32,6 +33,8 @@ class Settings:
         quarantine: which nodes are kept out because they fail again and again.
         epoch: seconds since the epoch when the clock of the machine stands at 0.
         stragglers: what may be done about members that are slow.
+        on_instability: what follows from an alarm of the stability monitors.
+        remedy: what is different when everybody has gone back because of one.
         cadences: by what is looked for, steps from one check to the next; states are kept until they are judged.
         rolls_back: whether a rank that computes wrong is shut out and everybody goes back; else it is only said.
         hang: seconds without progress after which a rank that holds up others is shut out; None goes by the steps.
@@ -53,6 +56,8 @@ class Settings:
     lives: str = ""
     replacement: float | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)
+    on_instability: OnInstability = OnInstability.OBSERVE
+    remedy: Remedy = field(default_factory=Remedy)
     cadences: Mapping[str, int] = field(default_factory=dict)
     rolls_back: bool = True
     hang: float | None = None

@@ -11,6 +11,7 @@ from ...monitors.certification import Trust
 from ...monitors.progress import ProgressRecord
 from ...monitors.spent import Spent
 from ...policies import quarantine
+from ...policies.changes import Changes
 from ...policies.placement import Node
 from ...policies.values import changed
 from ...policies.world import Generation, Position, Seat, Work, World
@@ -19,7 +20,7 @@ from .distrust import OpenCheck, Rollback
 from .events import Event, Found
 from .past import Past
 from .settings import Settings
-from .watch import Rounds, Standstill, Watch
+from .watch import Rounds, Stability, Standstill, Watch
 
 # A set of incarnations; what is done at every message must not take longer in a larger world.
 Names = Map[str, None]
@@ -211,6 +212,9 @@ class State:
         watches: nodes on which ranks live or lived, and their sentinels.
         saved: by where it lies, the steps that the newest saved state holds.
         held: by where they lie, the steps of all saved states.
+        stability: what the stability monitors say; None before they have said anything.
+        changes: what is different from some step on, since everybody went back because of an alarm.
+        alarmed: number of the newest change, and step, of the newest alarm that was answered.
         trust: by what is looked for, what checks have said of the states of the run.
         checks: those whose evidence comes in, by the step of their state.
         uncovered: what the newest check could not look at, by name.
@@ -264,6 +268,9 @@ class State:
     watches: Map[str, Watch] = field(default_factory=Map)
     saved: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    stability: Stability | None = None
+    changes: Changes = ()
+    alarmed: tuple[int, int] = (-1, -1)
     trust: Mapping[str, Trust] = field(default_factory=dict)
     checks: Map[int, OpenCheck] = field(default_factory=Map)
     uncovered: tuple[str, ...] = ()

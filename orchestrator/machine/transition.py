@@ -37,6 +37,7 @@ from . import (
     resuming,
     seating,
     sentinels,
+    stability,
     stragglers,
     verdicts,
 )
@@ -237,6 +238,11 @@ def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Ste
     if message.generation not in (None, state.world.generation):
         # Where it was before it heard of the newest generation says nothing of this one.
         return state, actions
+    if message.stability is not None:
+        state, seen = stability.heard(state, message.stability, state.world.generation, now)
+        actions += seen
+        if state.phase.ended:
+            return state, actions
     state, more = verdicts.begun(state, incarnation, message.position, message.work)
     if not state.phase.ended:
         state, seen = evidence.passed(state, incarnation, message.position.step, now)

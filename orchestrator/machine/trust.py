@@ -12,7 +12,7 @@ from ...policies.world import Generation
 from .events import Action, Undo
 from .state import State
 
-CORRUPTION = "corruption"
+CORRUPTION, STABILITY = "corruption", "stability"
 _UNKNOWN = Trust()
 
 

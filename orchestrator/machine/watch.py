@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
+from ...actors.stability_messages import StabilityTold
 from ...monitors import links, stragglers
 from ...monitors.progress import ProgressRecord
 from ...monitors.spent import Spent
@@ -42,6 +43,19 @@ class Watch:
     fallen: Map[str, float] = field(default_factory=Map)
     seen: Mapping[str, str] = field(default_factory=dict)
     progress: Mapping[str, ProgressRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The newest that the stability monitors of the ranks have told, and in which generation."""
+
+    told: StabilityTold
+    generation: Generation
+
+    @property
+    def age(self) -> tuple[int, Generation, int]:
+        """What is less is older: ranks may be a look apart."""
+        return self.told.changes, self.generation, self.told.trust.checked or 0
 
 
 @dataclass(frozen=True)

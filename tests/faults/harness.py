@@ -17,6 +17,7 @@ from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.journal import Journal
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.plan import RunPlan
+from everstep.orchestrator.records.sink import Sink
 from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
 
@@ -187,15 +188,20 @@ def run(folder: Path, ranks: int, chaos: Sequence[Fault] = (), spares: int = 0, 
     return drive(plan, LocalCluster(plan.program()), folder, stand_by)
 
 
-def drive(plan: RunPlan, cluster: Cluster, folder: Path, during: During | None = None) -> Outcome:
+def drive(
+    plan: RunPlan, cluster: Cluster, folder: Path, during: During | None = None, sinks: Sequence[Sink] = ()
+) -> Outcome:
     """Train to the end on a given cluster, within a deadline.
 
     Args:
         during: happens beside the training, and must have ended when that ends.
+        sinks: take the records of steps.
     """
 
     async def until_over() -> tuple[RunState, Controller]:
-        controller = Controller(plan.settings(term=1), cluster, Journal(), (), plan.checkpoints(), elastic=plan.elastic)
+        controller = Controller(
+            plan.settings(term=1), cluster, Journal(), sinks, plan.checkpoints(), elastic=plan.elastic
+        )
         beside = asyncio.create_task(during(controller)) if during else None
         state = await asyncio.wait_for(controller.run(), RUN_DEADLINE_S)
         if beside is not None:
