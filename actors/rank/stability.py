@@ -85,6 +85,12 @@ class Stability:
         """
         if self._what.nothing:
             return
+        try:
+            self._after(step, world)
+        except Exception as error:
+            self._failed(error)
+
+    def _after(self, step: Step, world: World | None) -> None:
         schedule, number, taken = self._schedule, step.number, step.number + 1
         if schedule.ends(taken - schedule.lag):
             self._pending = None
@@ -109,7 +115,17 @@ class Stability:
         held = self._pending
         if held is None or held.step != step - self._schedule.lag:
             return ()
-        return held.readings.result()
+        try:
+            return held.readings.result()
+        except Exception as error:
+            self._failed(error)
+            return ()
+
+    def _failed(self, error: Exception) -> None:
+        """A monitor never ends a run: it is said once, and there are no readings."""
+        if " failed: " not in self._said:
+            text = " ".join(str(error).split())
+            self._said += f"; a look failed: {type(error).__name__}: {text}"
 
     def _compared(self, base: Sample, step: int, routers: tuple[Router, ...]) -> "Future[Readings]":
         """Copy what is needed now; the rest is done on a thread of its own, in the shadow of the next steps."""
@@ -120,7 +136,7 @@ class Stability:
         def work() -> None:
             try:
                 future.set_result((*compare(base, later), *update_ratios(base, later), *read))
-            except BaseException as error:
+            except Exception as error:
                 future.set_exception(error)
 
         threading.Thread(target=work, name="everstep-stability", daemon=True).start()

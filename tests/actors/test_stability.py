@@ -100,6 +100,32 @@ def test_what_went_back_between_two_samples_compares_nothing() -> None:
     assert set(peers.train(EVERY - LAG, 2 * EVERY + LAG)) == {2 * EVERY - 1 + LAG}
 
 
+def test_weights_that_are_no_numbers_are_a_finding_and_end_nothing() -> None:
+    peers = Peers(1, on_instability="stop")
+    peers.train(0, EVERY)
+    with torch.no_grad():
+        peers.model.get_parameter("blocks.0.attention.qkv.weight").fill_(torch.nan)
+    told = peers.train(EVERY, 5 * EVERY)
+    assert all(len(readings) == 10 for readings in told.values())
+    assert " failed: " not in peers.ranks["r0"].told.watched
+
+
+def test_a_look_that_fails_is_said_once_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise torch.linalg.LinAlgError("it does\nnot converge")
+
+    for part in ("compare", "take"):
+        with monkeypatch.context() as patch:
+            peers = Peers(2)
+            patch.setattr(f"everstep.actors.rank.stability.{part}", broken)
+            assert peers.train(0, 3 * EVERY) == {}
+        said = peers.ranks["r0"].told.watched
+        assert said.endswith("LinAlgError: it does not converge")
+        assert said.count(" failed: ") == 1
+        # What can be seen again is seen.
+        assert peers.train(3 * EVERY, 5 * EVERY)
+
+
 def test_what_is_found_is_told_and_where_nothing_is_only_who_asked_is_refused() -> None:
     assert Peers(1).ranks["r0"].told.watched == "every 6 steps 4 heads of 2 layers and 2 routers"
     plain = {"": nn.Linear(2, 2)}

@@ -1,6 +1,7 @@
 """A training that gets unstable is seen by its weights, goes back, and goes on as one that had known it by hand."""
 
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from everstep.conf.remedy import OnInstability, Remedy
 from everstep.conf.scaling import Scaling
 from everstep.monitors.calibration import Calibrated, save
 from everstep.monitors.envelope import Band, Rule
+from everstep.orchestrator import journal
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.plan import RunPlan
@@ -137,9 +139,16 @@ def envelope(by_hand: tuple[Outcome, RunPlan], tmp_path_factory: pytest.TempPath
     return str(path)
 
 
+def on_the_way(events: Iterable[Mapping[str, object]]) -> bool:
+    """Whether whoever was to go back was told where to."""
+    said = [event["what"] for event in events]
+    return "going back" not in said or "opened" in said[said.index("going back") :]
+
+
 async def seen(controller: Controller, folder: Path) -> None:
     """The ranks stand at the gate, and what they have told was heard."""
     await until(lambda: any(verdict.kind == "stability" for verdict in controller.state().verdicts))
+    await until(lambda: on_the_way(controller.events()))
     open_gate(folder, GATE)
 
 
@@ -189,11 +198,18 @@ def test_the_controller_dies_after_the_alarm(
     with Lives(tmp_path, ranks=RANKS) as lives:
         lives.plan = plan_of(tmp_path, envelope=envelope, on_instability=OnInstability.ROLLBACK, remedy=REMEDY)
         lives.dies(doom)
+        later = lives.begin()
+        kept = Path(lives.plan.folder or "")
+        lives.until(lambda: any(event["generation"].startswith("2.") for event in opened(kept)))
         open_gate(tmp_path, GATE)
-        outcome = lives.ends()
+        outcome = lives.ends(later)
     assert outcome.state.phase is Phase.SUCCEEDED, outcome.state.error
     assert outcome.weights == by_hand[0].weights
     assert records(lives.plan) == records(by_hand[1])
+
+
+def opened(folder: Path) -> list[Mapping[str, Any]]:
+    return [event for event in journal.read(folder) if event["what"] == "opened"]
 
 
 def test_where_there_is_nothing_to_watch_it_is_said_once(tmp_path: Path) -> None:
