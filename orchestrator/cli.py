@@ -170,6 +170,23 @@ def export(run_name: str, target: Path, step: int | None) -> None:
     click.echo(export(run_name, target, step))
 
 
+@main.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="The file, for elastic.envelope.")
+@click.option("--distance", type=float, default=10.0, show_default=True, help="How wide: scales from the median.")
+@click.option("--bin", "steps", type=int, default=500, show_default=True, help="Steps that share a band.")
+def calibrate(runs: tuple[str, ...], target: Path, distance: float, steps: int) -> None:
+    """Write what healthy RUNs showed as the envelope of the stability monitors for runs to come."""
+    from ..monitors.envelope import Rule
+    from .calibrate import calibrate
+
+    try:
+        rule = Rule(distance=distance, bin=steps)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    click.echo(calibrate(runs, target, rule))
+
+
 def undisturbed_twin(run_file: RunFile) -> RunFile:
     """The same run under another name and without its planned faults."""
     return dataclasses.replace(
