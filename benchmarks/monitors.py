@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import torch
+from everstep.actors.rank.tally import decode, encode
 from everstep.benchmarks.common import Row, median_row, parser, publish
 from everstep.examples.gpt import GPT, GPTConfig, next_token_loss
 from everstep.monitors.attention import Schedule, compare, take, update_terms
+from everstep.monitors.baselines import update_ratios
 from everstep.monitors.discovery import find_projections
+from everstep.monitors.envelope import Rule
+from everstep.monitors.health import Health, looked
 from everstep.monitors.spectrum import spectra
 
 # (d, h): one size grows while the other stays.
@@ -57,7 +61,10 @@ def growth(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def share_rows(repeats: int, seed: int) -> Iterator[Row]:
-    """Both samples and the comparison of all heads of the example GPT, spread over an interval of steps."""
+    """All that one rank alone does for one look at the example GPT, spread over an interval of steps.
+
+    That is both samples, the comparison, the readings as the others get them, and the judgement.
+    """
     torch.manual_seed(seed)
     model = GPT(GPTConfig())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -71,7 +78,10 @@ def share_rows(repeats: int, seed: int) -> Iterator[Row]:
         optimizer.zero_grad()
 
     def watch() -> None:
-        compare(take(model, where, 0), take(model, where, schedule.lag))
+        before, after = take(model, where, 0), take(model, where, schedule.lag)
+        readings = (*compare(before, after), *update_ratios(before, after))
+        _, told = decode(encode({}, readings))
+        looked(Health(), schedule.lag, told, Rule(), None)
 
     step()
     watch()
