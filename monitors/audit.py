@@ -1,4 +1,4 @@
-"""A microbatch is computed once more by another replica, and its gradient compared to the bit; a third one decides.
+"""A microbatch is computed by two other replicas as well, and its gradient compared to the bit: two of three are right.
 
 The gradient of a microbatch is a pure function of the state, the step and the index, so whoever recomputes it must come
 to the same bits. Who audits whom is a pure function as well: every rank knows it without being told.
@@ -6,8 +6,6 @@ to the same bits. Who audits whom is a pure function as well: every rank knows i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from .consensus import Agree, Inconclusive, Verdict, exact
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class Audit:
     Attributes:
         owner: replica whose microbatch it is.
         auditor: replica that computes it again.
-        judge: replica that computes it if these two differ; None in a world of two, which only detects.
+        judge: replica that computes it as well, so that two of three agree; None in a world of two, which only detects.
         index: of the microbatch.
     """
 
@@ -61,38 +59,6 @@ def audit_at(step: int, shares: Mapping[int, Sequence[int]], every: int) -> Audi
     rest = [replica for replica in others if replica != auditor]
     indices = sorted(shares[owner])
     return Audit(step, owner, auditor, rest[turn % len(rest)] if rest else None, indices[turn % len(indices)])
-
-
-def judged(audit: Audit, signatures: Mapping[int, int]) -> Verdict:
-    """Who computed other bits.
-
-    Args:
-        audit: what was computed.
-        signatures: by replica, of the gradient that it made of this microbatch.
-
-    Returns:
-        Agree if owner and auditor came to the same; attributed if the judge sides with one of them; else inconclusive.
-    """
-    for replica in (audit.owner, audit.auditor):
-        if replica not in signatures:
-            return Inconclusive(f"replica {replica} brought no signature of microbatch {audit.index}", dict(signatures))
-    asked = [audit.owner, audit.auditor]
-    if asks_judge(audit, signatures) and audit.judge is not None and audit.judge in signatures:
-        asked.append(audit.judge)
-    found = exact({replica: signatures[replica] for replica in asked})
-    if isinstance(found, Agree) or len(asked) > 2:
-        return found
-    return Inconclusive(
-        f"replicas {audit.owner} and {audit.auditor} differ in microbatch {audit.index} of step {audit.step}, and "
-        "no third one has decided",
-        found.evidence,
-    )
-
-
-def asks_judge(audit: Audit, signatures: Mapping[int, int]) -> bool:
-    """Whether the third one has to compute it: the two differ."""
-    both = {signatures.get(audit.owner), signatures.get(audit.auditor)}
-    return audit.judge is not None and None not in both and len(both) > 1
 
 
 def _from(world: Sequence[int], replica: int) -> list[int]:

@@ -59,10 +59,9 @@ def folded(tensor: torch.Tensor) -> Folded:
 
 def signatures_of(folds: Sequence[Folded]) -> list[int]:
     """The signatures of many tensors, in their order; their words leave the device together."""
-    together = torch.cat([fold.words.flatten() for fold in folds]).cpu().numpy() if folds else np.empty(0, np.int64)
-    parts = np.split(together, np.cumsum([fold.words.numel() for fold in folds])[:-1])
+    parts = _fetched([fold.words for fold in folds])
     chains = _chains(parts) if len(folds) >= _MANY else [_chain(_BASIS, part.tolist()) for part in parts]
-    return [_described(hashed, fold) for hashed, fold in zip(chains, folds, strict=False)]
+    return [_described(hashed, fold) for hashed, fold in zip(chains, folds, strict=True)]
 
 
 def tensor_signature(tensor: torch.Tensor) -> int:
@@ -171,6 +170,17 @@ def _chain(hashed: int, words: Iterable[int]) -> int:
         hashed = ((hashed ^ (word & _MASK)) * _PRIME) & _MASK
         hashed ^= hashed >> 32
     return hashed
+
+
+def _fetched(words: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """On the host, in their order; what lies on one device comes together."""
+    found: dict[int, np.ndarray] = {}
+    for device in {one.device for one in words}:
+        places = [place for place, one in enumerate(words) if one.device == device]
+        together = torch.cat([words[place] for place in places]).cpu().numpy()
+        ends = np.cumsum([words[place].numel() for place in places])
+        found.update(zip(places, np.split(together, ends[:-1]), strict=True))
+    return [found[place] for place in range(len(words))]
 
 
 def _chains(parts: Sequence[np.ndarray]) -> list[int]:

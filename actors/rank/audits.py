@@ -48,10 +48,10 @@ class Audits:
         assert transaction.generation is not None
         return Duty(audit, transaction.generation, replica == audit.owner)
 
-    def bring(self, duty: Duty, signature: int) -> None:
-        """Tell what it computed, unless the group in which it was due is gone."""
+    def bring(self, duty: Duty, signature: int | None) -> None:
+        """Tell what it computed, unless that could not be signed, or the group in which it was due is gone."""
         transaction, audit = self._ledger.transaction, duty.audit
-        if not transaction.current(duty.generation):
+        if signature is None or not transaction.current(duty.generation):
             return
         among = tuple(sorted({audit.owner, audit.auditor, *([] if audit.judge is None else [audit.judge])}))
         told = {f"gradient of microbatch {audit.index}": signature}

@@ -58,7 +58,7 @@ class Microbatch:
     Attributes:
         aside: it is computed to be compared, and summed by others, or by nobody.
         signer: sees its gradient, if that is compared.
-        signature: what came of that.
+        signature: what came of that; None if nothing.
         loading: seconds that its batch was waited for.
         loss: what the user's own backward was computed from, for ``step.loss``; see ``Step.microbatch``.
     """
@@ -68,7 +68,7 @@ class Microbatch:
     loading: float = 0.0
     aside: bool = False
     signer: Signer | None = None
-    signature: int = 0
+    signature: int | None = None
     begun: bool = False
     folded: bool = False
     loss: Tensor | None = None
@@ -162,7 +162,8 @@ class Step:
             training.probed = self._probes and engine.position.attempt == 0
             duty = self._machinery.audits.duty(engine.position, training.work)
             if training.probed and engine.members > 1:
-                training.signature = (yield from self._aside(0)) & _UNSIGNED
+                signature = yield from self._aside(0)
+                training.signature = None if signature is None else signature & _UNSIGNED
             elif duty is not None and not duty.owns:
                 self._machinery.audits.bring(duty, (yield from self._aside(duty.audit.index)))
             settled = None
@@ -334,7 +335,7 @@ class Step:
             "step.skip(reason), contributes nothing)"
         )
 
-    def _aside(self, index: int) -> Generator[Any, None, int]:
+    def _aside(self, index: int) -> Generator[Any, None, int | None]:
         """Compute a microbatch that this rank does not sum; returns the signature of its gradient."""
         engine, chaos = self._machinery.engine, self._machinery.chaos
         open_ = Microbatch(index, time.monotonic(), aside=True, signer=Signer(folds=False))

@@ -15,13 +15,20 @@ class Signer:
     def __init__(self, folds: bool) -> None:
         self.folds = folds
         self._held: list[tuple[str, Folded]] = []
+        self._whole = True
 
     def take(self, name: str, gradient: Tensor) -> None:
         """Look at a gradient, or at a part of it, before anything is done to it."""
-        self._held.append((name, folded(gradient)))
+        try:
+            self._held.append((name, folded(gradient)))
+        except (TypeError, RuntimeError):
+            # A tensor of an odd kind, in the middle of the user's backward: there is nothing to compare then.
+            self._whole = False
 
-    def signature(self, loss: Tensor | None) -> int:
-        """Signed 64 bits of all gradients that were taken, by name, and of the loss."""
+    def signature(self, loss: Tensor | None) -> int | None:
+        """Signed 64 bits of all gradients that were taken, by name, and of the loss; None if one cannot be signed."""
+        if not self._whole:
+            return None
         # In which order a backward makes them does not matter; parts of one keep theirs.
         held = sorted(self._held, key=lambda item: item[0])
         names = combined(signature(name) for name, _ in held)

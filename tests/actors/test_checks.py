@@ -6,6 +6,7 @@ import pytest
 import torch
 from everstep.actors.evidence import Check, Evidence
 from everstep.actors.rank.checks import Checks, equal_on_peers, signed
+from everstep.actors.rank.signing import Signer
 from everstep.policies.world import Generation, Member, Seat, World
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -73,6 +74,25 @@ def test_what_has_no_signature_is_named() -> None:
     told, uncovered = signed({"a": 1, "b": {3}, "c": torch.eye(2).to_sparse(), "d": torch.eye(2)})
     assert list(told) == ["a", "d"]
     assert [text.split(":")[0] for text in uncovered] == ["b", "c"]
+
+
+class Unwilling(torch.Tensor):
+    """Of a kind that refuses what is done to it."""
+
+    @classmethod
+    def __torch_function__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> object:
+        raise RuntimeError("not like this")
+
+
+def test_a_check_never_ends_a_run() -> None:
+    held = torch.ones(3).as_subclass(Unwilling)
+    told, uncovered = signed({"a": 1, "b": held})
+    assert (list(told), uncovered) == (["a"], ("b: RuntimeError: not like this",))
+    signer = Signer(folds=True)
+    signer.take("a", torch.ones(2))
+    assert signer.signature(None) is not None
+    signer.take("b", held)
+    assert signer.signature(None) is None
 
 
 class Odd(Optimizer):

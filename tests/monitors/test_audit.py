@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-from everstep.monitors.audit import Audit, asks_judge, audit_at, judged
-from everstep.monitors.consensus import Agree, Attributed, Inconclusive
+from everstep.monitors.audit import Audit, audit_at
 from everstep.policies.workload import Balanced
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,43 +66,3 @@ def test_two_only_detect() -> None:
     found = audit_at(0, shares([0, 1]), 1)
     assert found is not None
     assert found.judge is None
-    verdict = judged(found, {found.owner: 1, found.auditor: 2})
-    assert isinstance(verdict, Inconclusive)
-    assert not asks_judge(found, {found.owner: 1, found.auditor: 2})
-
-
-@pytest.mark.parametrize(
-    ("signatures", "ranks"),
-    [
-        ({3: 9, 1: 7, 2: 7}, (3,)),
-        ({3: 7, 1: 9, 2: 7}, (1,)),
-        # A judge that was not needed does not count.
-        ({3: 7, 1: 7, 2: 9}, None),
-        ({3: 7, 1: 7}, None),
-    ],
-)
-def test_the_third_decides(signatures: dict[int, int], ranks: tuple[int, ...] | None) -> None:
-    found = judged(AUDIT, signatures)
-    assert isinstance(found, Agree) if ranks is None else isinstance(found, Attributed)
-    assert ranks is None or found.ranks == ranks  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("signatures", "said"),
-    [
-        ({3: 9, 1: 7}, "no third one has decided"),
-        ({3: 9, 1: 7, 2: 8}, "more than half"),
-        ({3: 9, 2: 9}, "replica 1 brought no signature"),
-        ({}, "replica 3 brought no signature"),
-    ],
-)
-def test_what_decides_nothing(signatures: dict[int, int], said: str) -> None:
-    found = judged(AUDIT, signatures)
-    assert isinstance(found, Inconclusive)
-    assert said in found.reason
-
-
-def test_when_the_third_has_to_compute() -> None:
-    assert asks_judge(AUDIT, {3: 9, 1: 7})
-    assert not asks_judge(AUDIT, {3: 7, 1: 7})
-    assert not asks_judge(AUDIT, {3: 7})
