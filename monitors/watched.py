@@ -42,9 +42,12 @@ class Watched:
 
 
 def watched(models: Mapping[str, nn.Module]) -> Watched:
-    """Look for heads and routers in these models."""
+    """Look for heads and routers in these models; whatever goes wrong is a reason why there are none."""
     held = list(models.values())
-    root = held[0] if len(held) == 1 else nn.ModuleDict(models)
+    root = held[0] if len(held) == 1 else nn.Module()
+    if len(held) > 1:
+        # Their names may be none that a module can be added by; a dot would be taken for a level.
+        root._modules.update({name.replace(".", "_"): model for name, model in models.items()})
     where, problem = _found(find_projections, root)
     routers, _ = _found(find_routers, root)
     return Watched(root, tuple(where), tuple(routers), problem)
@@ -55,3 +58,5 @@ def _found(find: Callable[[nn.Module], Sequence[Any]], root: nn.Module) -> tuple
         return find(root), ""
     except ValueError as error:
         return (), str(error)
+    except Exception as error:
+        return (), f"{type(root).__name__} cannot be looked at: {type(error).__name__}: {error}"

@@ -142,6 +142,23 @@ def test_what_is_found_is_told_and_where_nothing_is_only_who_asked_is_refused() 
             Stability(plain, Course(), elastic(**asked), "r0")
 
 
+def test_several_models_are_watched_by_their_names_and_a_strange_one_ends_nothing() -> None:
+    both = Stability({"policy.new": model(), "keys": model()}, Course(), elastic(), "r0")
+    assert both.told.watched == "every 6 steps 8 heads of 4 layers and 4 routers"
+
+    class Strange(nn.Linear):
+        @property
+        def experts(self) -> object:
+            raise TypeError("not now")
+
+        @property
+        def is_cross_attention(self) -> bool:
+            raise TypeError("not now")
+
+    quiet = Stability({"": Strange(2, 2)}, Course(), elastic(monitor_every=None), "r0")
+    assert quiet.told.watched == "nothing: Strange cannot be looked at: TypeError: not now"
+
+
 def test_heads_that_do_not_fit_are_refused_in_one_line() -> None:
     odd = model()
     odd.get_submodule("blocks.0.attention").heads = 3
