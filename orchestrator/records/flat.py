@@ -1,5 +1,6 @@
 """A record as one flat mapping: the form of callbacks, data frames and plots."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict
 
@@ -32,5 +33,6 @@ def sickest(readings: Iterable[Reading]) -> dict[str, float]:
             if sign is not None:
                 name = f"stability/{reading.layer or reading.monitor}/{number}"
                 worse = min if sign.side == "low" else max
-                found[name] = worse(value, found.get(name, value))
+                pair = (value, found.get(name, value))
+                found[name] = math.nan if any(map(math.isnan, pair)) else worse(pair)
     return found

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ray.train
 from everstep.actors.messages import StepRecord
+from everstep.monitors.reading import Reading
 from everstep.orchestrator.records import json_lines
 from everstep.orchestrator.records.callbacks import Callback, run_context
 from everstep.orchestrator.records.flat import flat
@@ -189,3 +190,23 @@ def test_a_callback_is_called_as_ray_train_does() -> None:
     error = ValueError("bad")
     sink.close({2: error})
     assert seen.exceptions == {2: error}
+
+
+def test_readings_come_back_to_the_bit_and_the_sickest_of_a_layer_is_shown(tmp_path: Path) -> None:
+    told = (
+        Reading("attention", 4, "a", 0, {"delta2.entropy": 0.3, "delta2.norm": 1.0, "delta3.norm": 5.0}),
+        Reading("attention", 4, "a", 1, {"delta2.entropy": 0.1 + 0.2, "delta2.norm": 2.0}),
+        Reading("router", 4, "b", None, {"similarity": math.nan}),
+        Reading("router", 4, "b", None, {"similarity": 0.9}),
+        Reading("baseline", 4, "", None, {"loss": 2.5}),
+    )
+    record = replace(record_of(5), readings=told)
+    sink = JsonLines(tmp_path / "metrics.jsonl")
+    sink.write([record])
+    sink.close({})
+    (back,) = json_lines.read(tmp_path / "metrics.jsonl")
+    assert repr(back) == repr(record)
+    shown = {name: value for name, value in flat(back).items() if name.startswith("stability/")}
+    assert math.isnan(float(shown.pop("stability/b/similarity") or 0))
+    assert shown == {"stability/a/delta2.entropy": 0.3, "stability/a/delta2.norm": 2.0, "stability/baseline/loss": 2.5}
+    assert "readings" not in flat(back)
