@@ -86,7 +86,7 @@ class Timeouts:
     recovery: float = 120.0
     start: float = 300.0
     finish: float = 300.0
-    orphan: float = 20.0
+    orphan: float = 60.0
     adopt: float = 10.0
     storage: float = 60.0
     driver: float = 5.0

@@ -130,8 +130,8 @@ class _Line:
         self._tied: tuple[str, int] | None = None
         # When the first call began that was not answered; what the driver itself takes its time for is no silence.
         self._unanswered: float | None = None
-        # How long that was when the controller was replaced last; at first it is starting, which may take its time.
-        self._replaced = plan.elastic.timeouts.start / 2
+        # After so long it is replaced; one that starts may take its time.
+        self._patience = plan.elastic.timeouts.start / 2
 
     def ask(self) -> "Look | None":
         """A look at the run, None if the controller does not answer; one that is silent for long is replaced.
@@ -150,13 +150,15 @@ class _Line:
             self._unanswered, silent = began, time.monotonic() - began
             if silent > timeouts.start:
                 raise TrainingFailedError(f"the controller has not answered for {silent:.0f} s") from None
-            if isinstance(error, GetTimeoutError) and silent > timeouts.adopt + self._replaced:
-                # Ray sees processes that end, not those that are stopped; it starts the actor anew.
-                self._replaced = silent
+            # Ray sees processes that end, and starts the actor anew; it does not see those that are stopped.
+            stopped = isinstance(error, GetTimeoutError) and silent > self._patience
+            if stopped:
                 self._ray.kill(self._controller, no_restart=False)
+            if stopped or isinstance(error, ActorUnavailableError):
+                self._patience = silent + timeouts.start / 2
             time.sleep(POLL_S)
             return None
-        self._unanswered, self._replaced = None, 0.0
+        self._unanswered, self._patience = None, timeouts.adopt
         if look.address is not None and look.address != self._tied:
             self._tie(look.address)
         return look
