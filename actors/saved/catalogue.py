@@ -145,13 +145,15 @@ class Catalogue:
         dropped = []
         for later in [each for each in self.steps() if each > step]:
             try:
-                if Generation.read(self.manifest(later).generation) >= before:
-                    continue
+                manifest = self.manifest(later)
             except SavedStateError:
                 # Nobody can go on from it in any case.
                 continue
-            self._storage.delete(f"{folder_of(later)}/{FILE}")
-            self._storage.delete_folder(folder_of(later))
+            if Generation.read(manifest.generation) >= before:
+                continue
+            # The same step may be being saved once more, in the same folder.
+            for file in (FILE, *(part.file for part in manifest.parts)):
+                self._storage.delete(f"{folder_of(later)}/{file}")
             dropped.append(later)
         return tuple(dropped)
 

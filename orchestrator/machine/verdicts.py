@@ -9,6 +9,7 @@ from ..view import Phase
 from .asking import failed
 from .events import Action, EndRun, KillRank, Record, Send
 from .state import Rank, Standing, State, without
+from .trust import pending
 
 # The same error so often at the same position is no coincidence: more ranks would be lost to it, down to the last.
 DETERMINISTIC_LIMIT = 3
@@ -108,7 +109,7 @@ def finished(state: State, incarnation: str, message: Finished) -> tuple[State, 
 
 def succeed(state: State) -> tuple[State, list[Action]]:
     """End with success once every living member has finished and a whole replica is left; nothing changes before."""
-    if state.unfinished or state.world is None:
+    if state.unfinished or state.world is None or pending(state):
         return state, []
     members = state.members
     if not members or any(rank.finished is None for rank in members):

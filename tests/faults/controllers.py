@@ -56,6 +56,8 @@ DOOMS: dict[str, Callable[["Doomed", Any], bool]] = {
     "some are to leave": lambda controller, it: bool(controller.machine.leaving),
     "two go on": lambda controller, it: isinstance(it, Record) and it.what == "opened" and it.facts["world"] == 2,
     "a loss is noticed": _wrote("recovering"),
+    "a verdict is written down": _wrote("verdict"),
+    "one is shut out": _wrote("fenced"),
     "one is asked to report": _in_recovery(_sent(Prepare)),
     "one has reported": _in_recovery(lambda controller, it: isinstance(it, Reports) or _heard(Report)(controller, it)),
     "the next generation is written down": _in_recovery(_wrote("opened")),

@@ -9,7 +9,9 @@ from everstep.actors.saved.storage import Storage
 from everstep.actors.saving_messages import Stored
 from everstep.conf.schedule import BatchSchedule
 from everstep.orchestrator.checkpoints import Checkpoints
+from everstep.orchestrator.machine.distrust import Rollback
 from everstep.orchestrator.machine.events import Event, Saved, Warned
+from everstep.policies.retention import Marks
 from everstep.policies.world import Generation
 
 
@@ -106,3 +108,28 @@ def test_the_batch_may_change_for_the_steps_to_come(tmp_path: Path, microbatches
     run.close()
     found = newest(tmp_path, microbatches)
     assert ("has computed 32 microbatches in its 4 steps" in found.refused) is refused  # type: ignore[attr-defined]
+
+
+def test_what_is_known_to_be_right_stays_beside_the_newest(tmp_path: Path) -> None:
+    run = Run(tmp_path, keep=1)
+    run.checkpoints.keep(Marks((3,)))
+    for step in (2, 4, 6):
+        run.whole(step)
+    assert run.close()[-1] == Saved("storage", 6, (2, 6))
+
+
+def test_what_is_wrong_is_dropped_and_not_taken_when_it_comes_late(tmp_path: Path) -> None:
+    """Everybody went back: these steps are saved once more, by another group."""
+    run = Run(tmp_path, keep=9)
+    for step in (2, 4, 6):
+        run.whole(step)
+    run.part(8, 0, number=1)
+    run.checkpoints.undo(2, Generation(1, 2), lambda _: None)
+    run.part(8, 1, number=1)
+    run.part(4, 0, number=2)
+    run.part(4, 1, number=2)
+    assert run.close()[-1] == Saved("storage", 4, (2, 4))
+    assert newest(tmp_path).step == 4  # type: ignore[attr-defined]
+    later = Run(tmp_path, keep=9)
+    later.checkpoints.undone(Rollback("corruption", "it is wrong", 2, Generation(1, 3)))
+    assert later.checkpoints.known() == Saved("storage", 2, (2,))

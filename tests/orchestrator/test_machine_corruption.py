@@ -264,6 +264,21 @@ def test_a_later_controller_goes_on_with_it() -> None:
     assert told_later(record.facts).rollback == opened
 
 
+def test_a_run_whose_ranks_have_finished_goes_back_all_the_same() -> None:
+    held = script()
+    held.finish(0, 1)
+    check(held, 12, {3: {"0.bias": 3}})
+    held.end(3)
+    held.finish(2)
+    assert held.look.phase is Phase.RECOVERING, "all who are left have finished, with wrong weights"
+    opened = went_back(held, 0, 1, 2)
+    assert opened.position == Position(0)
+    held.join(0, 1, 2)
+    held.resume(0, 1, 2)
+    held.finish(0, 1, 2)
+    assert held.look.phase is Phase.SUCCEEDED
+
+
 def test_others_who_watch_come_in_by_the_same_door() -> None:
     held = script()
     held.happen(Saved("storage", 5))

@@ -17,6 +17,7 @@ from everstep.actors.node.vault_messages import (
 from everstep.orchestrator.machine.events import Lost, Saved, Warned
 from everstep.orchestrator.vault_copies import Order, Tell, VaultCopies
 from everstep.policies.placement import Node
+from everstep.policies.retention import Marks
 from everstep.policies.world import Generation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -308,3 +309,22 @@ def test_whatever_happens_what_is_said_is_true_and_in_the_end_there_is_a_snapsho
     for name, (_, vault) in there.vaults.items():
         assert {part.name.step for part in vault.parts} <= {there.step, there.step - 1}
         assert there.copies.holdings.holders[name].held == {part.name for part in vault.parts}
+
+
+def test_what_is_known_to_be_right_stays_beside_the_newest() -> None:
+    there = world()
+    for step in range(1, 7):
+        there.copies.holdings.marks = Marks((2,), ((3, 2),))
+        there.offer(ranks=2)
+        there.settle()
+        assert_true(there)
+        if step == 6:
+            assert there.whole() == [2, 3, 5, 6]
+    later = VaultCopies(2, KEEP)
+    for name, (node, vault) in there.vaults.items():
+        later.came(VaultHello(name, 1, node, (name, 0), 1, vault.parts, vault.manifests))
+    assert sorted(later.holdings.manifests) == [2, 3, 5, 6]
+    there.do(there.copies.opened(there.generation.next(), 2))
+    there.settle()
+    assert there.whole() == [2]
+    assert all(part.name.step == 2 for _, vault in there.vaults.values() for part in vault.parts)
