@@ -58,7 +58,7 @@ def failed(state: State, rank: Rank, cause: str, now: float) -> State:
         event = NodeEvent(rank.node, f"{rank.title}: {cause}", planned=rank.node in state.draining)
         state = changed(state, failures=state.settings.quarantine.record(state.failures, event, now))
     fruitless = rank.standing is Standing.STARTING or (rank.asked > state.started and not rank.computed)
-    if state.world is None or not fruitless:
+    if (state.world is None and state.resume is None) or not fruitless:
         return changed(state, aborted=0)
     pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2**state.aborted)
     return changed(state, aborted=state.aborted + 1, ask_after=now + pause)

@@ -200,6 +200,10 @@ def try_open(state: State, now: float) -> Step:
                 f"{len(members)} of {state.settings.minimum * size} ranks reached begin within {timeouts.start:g} s; "
                 f"missing: {', '.join(sorted(late))} (are there enough resources?)",
             )
+        if state.resume is not None and state.settings.replaces:
+            # What is saved is worth another start.
+            state, asked = ask(state, now)
+            return reseated(state), [*actions, *asked]
         return fail(state, f"{len(members)} ranks are left before the first step, {state.settings.minimum * size} are "
                     f"needed; first cause: {state.first_cause}")  # fmt: skip
     if any(state.ranks[member.incarnation].ready is None for member in members):

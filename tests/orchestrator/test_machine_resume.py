@@ -1,7 +1,17 @@
 """A run that goes on from a saved state: where it begins, and when it must not."""
 
 from everstep.actors.messages import Hello, Open, Prepare, Ready, Report, Restore
-from everstep.orchestrator.machine.events import EndRun, Found, Lost, Saved, Send, Started, StoreOpened
+from everstep.orchestrator.machine.events import (
+    EndRun,
+    Found,
+    Heard,
+    Lost,
+    Saved,
+    Send,
+    Started,
+    StartRank,
+    StoreOpened,
+)
 from everstep.orchestrator.machine.resuming import identity
 from everstep.orchestrator.view import Phase
 from everstep.policies.world import Position
@@ -108,3 +118,25 @@ def test_what_is_lost_while_nobody_needs_it_disturbs_nobody() -> None:
     script.happen(Lost("storage", 4, 2, "it is cut"))
     assert script.look.phase is Phase.RUNNING
     assert script.state.saved == {"storage": 2}
+
+
+def test_a_rank_that_dies_before_the_first_generation_is_asked_for_again() -> None:
+    """What is saved is worth another start, unless nobody is to be replaced; a run that begins anew ends at once."""
+    for replaces, found in ((True, 4), (False, 4), (True, 0)):
+        script = Script(ranks=2, minimum=2, replaces=replaces)
+        script.happen(Found("storage", found, IDENTITY))
+        script.happen(Started())
+        script.happen(StoreOpened("host", 1))
+        script.hear(0, Hello(name(0), 100, "node"))
+        script.hear(0, Ready(name(0), {"weight": "abc"}, 9, {"seed": "3"}))
+        script.end(1)
+        if not (replaces and found):
+            assert script.look.phase is Phase.FAILED
+            continue
+        (asked,) = [action for action in script.wait(2.0, 0) if isinstance(action, StartRank)]
+        script.happen(Heard(asked.incarnation, Hello(asked.incarnation, 102, "node")))
+        script.happen(Heard(asked.incarnation, Ready(asked.incarnation, {"weight": "abc"}, 9, {"seed": "3"})))
+        sent = [action.message for action in script.answered if isinstance(action, Send)]
+        opened = next(message for message in sent if isinstance(message, Open))
+        assert set(opened.world.names) == {name(0), asked.incarnation}
+        assert opened.position == Position(4)
