@@ -20,6 +20,7 @@ from .communicator import Communicator
 from .groups import Groups
 from .ledger import Ledger, Rewound, after
 from .progress import Board
+from .stopwatch import Stopwatch
 from .trace import Trace
 from .transaction import ProtocolError, Transaction, Verdict
 
@@ -115,6 +116,7 @@ class Engine:
         self.position = Position(0)
         self.computed = 0
         self.busy = 0.0
+        self.stopwatch = Stopwatch(device)
         self.timing = _Timing()
         # In which the newest vote was entered here: the same on all who entered it.
         self.voted_in: World | None = None
@@ -189,7 +191,7 @@ class Engine:
         self.computed += 1
         self.busy += span[1] - span[0]
         if self._trains:
-            self.board.spent = self.board.spent.computed(span[1] - span[0], loading)
+            self.stopwatch.stop(loading)
         self.timing.spans.append(span)
         counts = self._ledger.fold(self.position, index, self._beginning)
         if counts:
@@ -242,8 +244,7 @@ class Engine:
         verdict = unit.judge(self._census)
         if not self._ledger.decide(self.position, generation, verdict):
             return None
-        if self._trains:
-            self.board.spent = self.board.spent.reduced(time.monotonic() - self.timing.reduced)
+        self._spend()
         self._write_decided(verdict)
         self._chaos.at(FaultPoint.AFTER_VOTE)
         self._say_resumed(generation)
@@ -331,6 +332,15 @@ class Engine:
         """Nothing in a training step; what else it is otherwise."""
         assert self._unit is not None
         return {} if self._trains else {"kind": self._unit.work.kind}
+
+    def _spend(self) -> None:
+        """A step is decided here, so that all of it is computed: add what it took to what others see."""
+        if not self._trains:
+            return
+        spent = self.board.spent.reduced(time.monotonic() - self.timing.reduced)
+        for compute, loading in self.stopwatch.read():
+            spent = spent.computed(compute, loading)
+        self.board.spent = spent
 
     @property
     def _trains(self) -> bool:

@@ -311,6 +311,7 @@ class Step:
         machinery.engine.board.doing(Activity.COMPUTING, open_.index)
         called, open_.started = open_.started, time.monotonic()
         open_.loading = open_.started - called
+        machinery.engine.stopwatch.start()
         seed_everything(mix(machinery.seed, self.number, open_.index))
         machinery.chaos.at(FaultPoint.BEFORE_FORWARD)
         if open_.signer is not None:
