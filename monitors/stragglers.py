@@ -34,11 +34,11 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Times:
-    """What one rank took in one round, in seconds per microbatch: a mean over all that it computed in the round.
+    """What one rank took in one round, in seconds.
 
     Attributes:
-        compute: forward and backward.
-        data: waits for the next batch.
+        compute: forward and backward of a microbatch, as it usually is in the round.
+        data: the wait for its batch, likewise.
         communication: sending and receiving without the wait for those who come late, if that can be told; else 0.
     """
 

@@ -316,7 +316,7 @@ class RankContext:
             transaction.generation,
             self.progress.record(),
             None if self._stability is None else self._stability.told,
-            self.progress.spent,
+            self.progress.tally.spent,
         )
 
     def _applied(self, step: Step) -> None:

@@ -335,12 +335,8 @@ class Engine:
 
     def _spend(self) -> None:
         """A step is decided here, so that all of it is computed: add what it took to what others see."""
-        if not self._trains:
-            return
-        spent = self.board.spent.reduced(time.monotonic() - self.timing.reduced)
-        for compute, loading in self.stopwatch.read():
-            spent = spent.computed(compute, loading)
-        self.board.spent = spent
+        if self._trains:
+            self.board.tally.step(self.stopwatch.read(), time.monotonic() - self.timing.reduced)
 
     @property
     def _trains(self) -> bool:

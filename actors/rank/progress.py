@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 
 from ...monitors.progress import Activity, Pending, ProgressRecord
-from ...monitors.spent import Spent
+from ...monitors.spent import Tally
 from ...policies.world import Position
 
 _NAME = "everstep-progress"
@@ -45,7 +45,7 @@ class Board:
     """What this rank is at. Every call costs about a microsecond and may come from any thread.
 
     Attributes:
-        spent: what its training steps have cost; heartbeats tell it, so it is only ever replaced as a whole.
+        tally: what its training steps have cost; heartbeats tell it.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Board:
         self._lock = threading.Lock()
         self._stage = ""
         self._group, self._sequence, self._trail = "", 0, 0
-        self.spent = Spent()
+        self.tally = Tally()
         self.at(Position(0))
         self.stage = "user code before begin"
 

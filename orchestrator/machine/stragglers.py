@@ -21,7 +21,7 @@ from .findings import noted
 from .measured import costs
 from .speeds import recent
 from .state import Rank, State
-from .watch import Rounds, Slow
+from .watch import Slow
 
 Step = tuple[State, list[Action]]
 # Microbatches of a member in one round.
@@ -152,15 +152,18 @@ def _judged(state: State, times: Mapping[str, Times], now: float) -> Step:
         seen=seen,
         ends=ends,
         link=link,
-        seconds={**rounds.seconds, **{name: _newest(rounds, name, held) for name, held in times.items()}},
+        seconds={**rounds.seconds, **{name: _newest(state, name) for name in times}},
         slow=slow,
         groupwide=frozenset(groupwide),
     )
     return changed(state, rounds=rounds), actions
 
 
-def _newest(rounds: Rounds, name: str, times: Times) -> tuple[float, ...]:
-    return (*rounds.seconds.get(name, ()), times.compute + times.data)[-CONFIRM:]
+def _newest(state: State, name: str) -> tuple[float, ...]:
+    """Means of its last rounds, this one included."""
+    rounds, spent = state.rounds, state.ranks[name].spent
+    assert spent is not None
+    return (*rounds.seconds.get(name, ()), spent.seconds_since(rounds.began[name]))[-CONFIRM:]
 
 
 def _with_group_time(times: Mapping[int, Times]) -> dict[int, Times]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from everstep.actors.messages import Fenced, Heartbeat, Open
-from everstep.monitors.spent import Spent
+from everstep.monitors.spent import Tally
 from everstep.monitors.stragglers import CONFIRM
 from everstep.orchestrator.machine.events import Tick
 from everstep.orchestrator.machine.state import Standing
@@ -32,7 +32,7 @@ class Timed:
 
     def __init__(self, policy: str = "observe", ranks: int = 4, **settings: int | bool) -> None:
         self.script = Script(ranks=ranks, steps=STEPS, **settings).boot()
-        self.spent = dict.fromkeys(range(ranks), Spent())
+        self.tallies = {rank: Tally() for rank in range(ranks)}
         self.step = 0
         self.idle: set[int] = set()
         state = self.script.state
@@ -43,19 +43,19 @@ class Timed:
     def beat(self) -> None:
         """All who have spent anything say so, and time goes on."""
         script = self.script
-        for rank, spent in self.spent.items():
+        for rank, tally in self.tallies.items():
             place = Position(self.step)
-            script.hear(rank, Heartbeat(name(rank), place, "training", work=script.training, spent=spent))
+            script.hear(rank, Heartbeat(name(rank), place, "training", work=script.training, spent=tally.spent))
         script.now += 0.5
         script.happen(Tick())
 
     def round(self, compute: Mapping[int, float] = {}, data: Mapping[int, float] = {}, exchange: float = 0.01) -> None:
         """All compute until it is over."""
         self.step += 1
-        for rank, spent in self.spent.items():
-            for _ in range(0 if rank in self.idle else ROUND):
-                spent = spent.computed(compute.get(rank, USUAL) + JITTER[rank], data.get(rank, 0.0))
-            self.spent[rank] = spent.reduced(exchange).reduced(exchange)
+        for rank in self.tallies:
+            each = compute.get(rank, USUAL) + JITTER[rank], data.get(rank, 0.0)
+            self.tallies[rank].step([] if rank in self.idle else [each] * ROUND, exchange)
+            self.tallies[rank].step([] if rank in self.idle else [each] * ROUND, exchange)
         self.beat()
 
     def rounds(self, count: int, compute: Mapping[int, float] = {}, data: Mapping[int, float] = {}) -> None:
@@ -71,13 +71,13 @@ class Timed:
     def change(self, *coming: int) -> Open:
         """The world changes as it was prepared, and these come in; what it is then."""
         script = self.script
-        members = [rank for rank in self.spent if script.state.is_member(name(rank))]
+        members = [rank for rank in self.tallies if script.state.is_member(name(rank))]
         for rank in members:
             script.report(rank, Position(self.step))
         opened = sent(script.history, members[0], Open)[-1]
-        self.spent |= dict.fromkeys(coming, Spent())
-        script.join(*self.spent)
-        script.resume(*self.spent, step=self.step)
+        self.tallies |= {rank: Tally() for rank in coming}
+        script.join(*self.tallies)
+        script.resume(*self.tallies, step=self.step)
         assert script.state.recovery is None
         # The first look at a new world begins its rounds.
         self.beat()
@@ -140,12 +140,11 @@ def test_two_peers_name_nobody() -> None:
 def test_heartbeats_that_are_lost_change_nothing() -> None:
     timed = Timed()
     for _ in range(CONFIRM):
-        for rank in timed.spent:
-            for _ in range(ROUND):
-                timed.spent[rank] = timed.spent[rank].computed(0.2 if rank == 3 else 0.1, 0.0)
+        for rank, tally in timed.tallies.items():
+            tally.step([(0.2 if rank == 3 else USUAL + JITTER[rank], 0.0)] * ROUND, 0.01)
         # Rank 0 is not heard at first: nobody is judged without it.
         for rank in (1, 2, 3):
-            said = Heartbeat(name(rank), Position(0), "training", spent=timed.spent[rank])
+            said = Heartbeat(name(rank), Position(0), "training", spent=timed.tallies[rank].spent)
             timed.script.hear(rank, said)
         timed.script.happen(Tick())
         timed.beat()
@@ -266,7 +265,7 @@ def test_nothing_is_done_in_the_middle_of_a_recovery() -> None:
     timed = Timed("evict")
     timed.rounds(CONFIRM - 1, {2: 3 * USUAL})
     timed.script.end(1)
-    del timed.spent[1]
+    del timed.tallies[1]
     timed.round({2: 3 * USUAL})
     assert timed.named() == []
 
