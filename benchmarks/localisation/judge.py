@@ -70,7 +70,7 @@ def judged(
     hits: Sequence[Mapping[str, Any] | None],
     journal: Sequence[Mapping[str, Any]],
     opened: Sequence[float],
-    limits: Mapping[str, float],
+    limits: Mapping[Kind, float],
     cluster: str,
 ) -> list[Outcome]:
     """An outcome for each case.
@@ -90,7 +90,7 @@ def judged(
         first = next((one for one in here if one.rank == right), None)
         seconds = None
         if first is not None and hit is not None:
-            seconds = first.time - hit["time"] - limits.get(case.kind.value, 0.0)
+            seconds = first.time - hit["time"] - limits.get(case.kind, 0.0)
         found.append(
             Outcome(
                 launch.name,

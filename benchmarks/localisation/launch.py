@@ -4,12 +4,13 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everstep.benchmarks.localisation import training
 from everstep.benchmarks.localisation.judge import Outcome, judged
-from everstep.benchmarks.localisation.plan import RANKS, Family, Launch
+from everstep.benchmarks.localisation.plan import RANKS, Family, Kind, Launch
 from everstep.conf.elastic import ElasticConfig, Timeouts
 from everstep.conf.scaling import Scaling
 from everstep.orchestrator.drivers import Driver
@@ -17,11 +18,36 @@ from everstep.orchestrator.plan import RunPlan
 from everstep.orchestrator.view import Phase, RunState
 from ray import cloudpickle
 
-HANG_S = 1.0
-# Short, so that much happens in little time; the probe of a suspect is part of what a case costs.
-TIMEOUTS = Timeouts(heartbeat_interval=0.1, heartbeat=1.5, probe=0.5, confirm=1.0, collective=20.0, recovery=60.0,
-                    adopt=4.0)  # fmt: skip
-# So long a verdict may be on its way after all have come to the next gate.
+
+@dataclass(frozen=True)
+class Pace:
+    """How soon it is noticed that somebody is silent, or stands still.
+
+    Attributes:
+        hang: as ``elastic.hang``, in seconds.
+    """
+
+    hang: float
+    timeouts: Timeouts
+
+    @property
+    def limits(self) -> dict[Kind, float]:
+        """By kind of hang, after how many seconds it may be called one."""
+        silent = {Kind.STOPPED: self.timeouts.heartbeat}
+        return {**silent, Kind.LOCK: self.hang, Kind.LOADER: 4 * self.hang, Kind.COLLECTIVE: self.hang}
+
+
+def _timeouts(**seconds: float) -> Timeouts:
+    """Short, so that much happens in little time."""
+    return Timeouts(heartbeat_interval=0.1, confirm=1.0, collective=20.0, recovery=60.0, adopt=4.0, **seconds)
+
+
+# Processes of Ray take a core for themselves when they start, so that others are silent for longer.
+PACES = {
+    "local": Pace(1.0, _timeouts(heartbeat=1.5, probe=0.5)),
+    "ray": Pace(2.0, _timeouts(heartbeat=4.0, probe=1.0, node=3.0)),
+}
+# So long, in seconds, a verdict may be on its way after all have come to the next gate.
 _VERDICT_S = 1.0
 
 
@@ -34,22 +60,22 @@ def play(launch: Launch, driver: Driver, cluster: str) -> list[Outcome]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         gates = Gates(folder, launch)
-        state = driver.drive(plan_of(launch, folder), gates.look)
+        state = driver.drive(plan_of(launch, folder, PACES[cluster]), gates.look)
         if state.phase is not Phase.SUCCEEDED:
             raise RuntimeError(f"launch {launch.name} has failed: {state.error}\n{state.traceback or ''}")
         hits = [_read(training.fired(folder, place)) for place in range(len(launch.cases))]
-        return judged(launch, hits, journal(folder), gates.opened, limits(launch), cluster)
+        return judged(launch, hits, journal(folder), gates.opened, PACES[cluster].limits, cluster)
 
 
-def plan_of(launch: Launch, folder: Path) -> RunPlan:
+def plan_of(launch: Launch, folder: Path, pace: Pace) -> RunPlan:
     """What is asked of everstep."""
     numeric = launch.family in (Family.NUMERIC, Family.HEALTHY)
     elastic = ElasticConfig(
         microbatches_per_step=training.MICROBATCHES,
-        hang=HANG_S,
+        hang=pace.hang,
         check_every=launch.interval if numeric else 0,
         snapshot_every=0,
-        timeouts=TIMEOUTS,
+        timeouts=pace.timeouts,
     )
     return RunPlan(
         run=f"localisation-{launch.name}",
@@ -59,16 +85,6 @@ def plan_of(launch: Launch, folder: Path) -> RunPlan:
         config={"folder": str(folder), "launch": launch},
         folder=str(folder / "run"),
     )
-
-
-def limits(launch: Launch) -> Mapping[str, float]:
-    """By kind of hang, after how many seconds it may be noticed."""
-    return {
-        "stopped process": TIMEOUTS.heartbeat,
-        "lock held for ever": HANG_S,
-        "data loader that sleeps": 4 * HANG_S,
-        "another collective": HANG_S,
-    }
 
 
 class Gates:
