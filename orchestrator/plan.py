@@ -92,6 +92,7 @@ class RunPlan:
             on_instability=OnInstability(elastic.on_instability),
             remedy=elastic.remedy,
             epoch=time.time() - time.monotonic(),
+            alike=elastic.sharing != elastic.workload,
             stragglers=straggler_policy(elastic.stragglers, elastic.recovery_horizon),
         )
 

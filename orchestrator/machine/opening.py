@@ -54,7 +54,9 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
     position = chosen.position
     restore = chosen.restore and changed(chosen.restore, times=state.setbacks + 1, changes=state.changes)
     leaving = _leaving(state, world)
-    measured = speeds(state.ranks, world, recent(state.rounds)) if state.settings.workload.by_speed else {}
+    settings, rounds = state.settings, state.rounds
+    by_speed = settings.workload.by_speed and bool(rounds.slow or not settings.alike)
+    measured = speeds(state.ranks, world, recent(rounds)) if by_speed else {}
     shared = Shared() if chosen.anew else share(state, world, position, reports, leaving, roster.sources, measured)
     message = Open(
         world,

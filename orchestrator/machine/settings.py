@@ -32,6 +32,7 @@ class Settings:
         replacement: seconds that it is expected to take until room for a lost replica comes; None if it is not.
         quarantine: which nodes are kept out because they fail again and again.
         epoch: seconds since the epoch when the clock of the machine stands at 0.
+        alike: whether all owe alike while nobody is slow, although shares can follow speeds.
         stragglers: what may be done about members that are slow.
         on_instability: what follows from an alarm of the stability monitors.
         remedy: what is different when everybody has gone back because of one.
@@ -61,6 +62,7 @@ class Settings:
     cadences: Mapping[str, int] = field(default_factory=dict)
     rolls_back: bool = True
     hang: float | None = None
+    alike: bool = False
     stragglers: StragglerPolicy = field(default_factory=StragglerPolicy)
     epoch: float = 0.0
 

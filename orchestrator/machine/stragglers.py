@@ -222,6 +222,8 @@ def _decision(state: State) -> SlowDecision | None:
         return None
     slow = frozenset(_replica(state.ranks[name]) for name in rounds.slow)
     dealt = state.opened.speeds if state.opened is not None and state.settings.stragglers.weighs else {}
+    if dealt and not slow and state.settings.alike:
+        return SlowDecision(Remedy.WEIGH, (), 0.0, 0.0, "all owe alike again")
     facts = _facts(state, slow, dealt) if slow or dealt else None
     return None if facts is None else changed(state.settings.stragglers, **_prices(state)).decide(facts)
 

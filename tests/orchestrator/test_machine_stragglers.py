@@ -30,13 +30,16 @@ STEPS = 1000
 class Timed:
     """A run whose ranks say what they have spent."""
 
+    alike = True
+
     def __init__(self, policy: str = "observe", ranks: int = 4, **settings: int | bool) -> None:
         self.script = Script(ranks=ranks, steps=STEPS, **settings).boot()
         self.tallies = {rank: Tally() for rank in range(ranks)}
         self.step = 0
         self.idle: set[int] = set()
         state = self.script.state
-        held = replace(state.settings, stragglers=straggler_policy(policy, 600.0), workload=Weighted())
+        weighs = straggler_policy(policy, 600.0)
+        held = replace(state.settings, stragglers=weighs, workload=Weighted(), alike=self.alike)
         self.script.state = changed(state, settings=held)
         self.beat()
 
@@ -214,6 +217,21 @@ def test_a_slow_one_owes_less_and_nobody_is_lost() -> None:
     # Named once, and once more with what was done.
     assert timed.named() == ["rank 2.0"]
     # It is as quick as the others again: all owe the same.
+    timed.rounds(CONFIRM + 1)
+    opened = timed.change()
+    assert opened.speeds == {}
+    (record,) = timed.verdicts("alarm")
+    assert (record.reason, record.done) == ("nobody is slow any more", "all owe alike again")
+    before = len(prepared(timed.script.history))
+    timed.rounds(3 * CONFIRM)
+    assert len(prepared(timed.script.history)) == before
+
+
+def test_where_shares_always_follow_speeds_they_follow_one_that_is_quick_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timed, "alike", False)
+    timed = Timed("weigh")
+    timed.rounds(CONFIRM, {2: 1.9 * USUAL})
+    timed.change()
     timed.rounds(CONFIRM + 1)
     opened = timed.change()
     assert opened.speeds[2] == pytest.approx(opened.speeds[0], rel=0.01)
