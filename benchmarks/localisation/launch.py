@@ -42,11 +42,18 @@ def _timeouts(**seconds: float) -> Timeouts:
     return Timeouts(heartbeat_interval=0.1, confirm=1.0, collective=20.0, recovery=60.0, adopt=4.0, **seconds)
 
 
-# Processes of Ray take a core for themselves when they start, so that others are silent for longer.
-PACES = {
-    "local": Pace(1.0, _timeouts(heartbeat=1.5, probe=0.5)),
-    "ray": Pace(2.0, _timeouts(heartbeat=4.0, probe=1.0, node=3.0)),
-}
+def pace_of(family: Family, cluster: str) -> Pace:
+    """Hangs are to be noticed soon; where something else is in question a busy machine must not look like one.
+
+    Processes of Ray take a core for themselves when they start, so that others are silent for longer.
+    """
+    if cluster == "ray":
+        return Pace(3.0, _timeouts(heartbeat=4.0, probe=1.0, node=3.0))
+    if family is Family.HANG:
+        return Pace(1.0, _timeouts(heartbeat=1.5, probe=0.5))
+    return Pace(3.0, _timeouts(heartbeat=4.0, probe=1.0))
+
+
 # So long, in seconds, a verdict may be on its way after all have come to the next gate.
 _VERDICT_S = 1.0
 
@@ -60,11 +67,11 @@ def play(launch: Launch, driver: Driver, cluster: str) -> list[Outcome]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         gates = Gates(folder, launch)
-        state = driver.drive(plan_of(launch, folder, PACES[cluster]), gates.look)
+        state = driver.drive(plan_of(launch, folder, pace_of(launch.family, cluster)), gates.look)
         if state.phase is not Phase.SUCCEEDED:
             raise RuntimeError(f"launch {launch.name} has failed: {state.error}\n{state.traceback or ''}")
         hits = [_read(training.fired(folder, place)) for place in range(len(launch.cases))]
-        return judged(launch, hits, journal(folder), gates.opened, PACES[cluster].limits, cluster)
+        return judged(launch, hits, journal(folder), gates.opened, pace_of(launch.family, cluster).limits, cluster)
 
 
 def plan_of(launch: Launch, folder: Path, pace: Pace) -> RunPlan:
@@ -74,6 +81,7 @@ def plan_of(launch: Launch, folder: Path, pace: Pace) -> RunPlan:
         microbatches_per_step=training.MICROBATCHES,
         hang=pace.hang,
         check_every=launch.interval if numeric else 0,
+        on_corruption="observe",
         snapshot_every=0,
         timeouts=pace.timeouts,
     )

@@ -18,8 +18,8 @@ from torch.utils.data import Dataset
 MICROBATCHES = 8
 # What a microbatch and its data take where times are compared: as long as on a device that nobody shares.
 BUSY_S, LOAD_S = 0.02, 0.02
-# Half of what may be called a hang, and more than that.
-PAUSE_S, EXPORT_S = 0.5, 1.5
+# Less than what may be called a hang, and more than that.
+PAUSE_S, EXPORT_S = 1.0, 4.0
 _GATE_S = 120.0
 
 

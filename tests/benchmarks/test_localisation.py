@@ -8,7 +8,7 @@ import pytest
 import torch
 from everstep.benchmarks.localisation import figures, numbers, store
 from everstep.benchmarks.localisation.judge import Outcome, judged
-from everstep.benchmarks.localisation.launch import PACES, play
+from everstep.benchmarks.localisation.launch import pace_of, play
 from everstep.benchmarks.localisation.plan import (
     BITS,
     HANG_STEPS,
@@ -48,7 +48,7 @@ def verdict(time: float, step: int, *ranks: str) -> dict[str, object]:
 def outcomes(launch: Launch, *journal: dict[str, object]) -> list[Outcome]:
     # Other lines, and the first one of a file, say nothing.
     entries = [{"version": 1}, {"what": "opened"}, *journal]
-    return judged(launch, HITS, entries, OPENED, PACES["local"].limits, "local")
+    return judged(launch, HITS, entries, OPENED, pace_of(Family.HANG, "local").limits, "local")
 
 
 # --- what is drawn
@@ -132,7 +132,8 @@ def test_a_verdict_on_numbers_belongs_to_the_case_in_whose_steps_the_state_is() 
 
 
 def test_what_did_not_happen_is_not_found() -> None:
-    found = judged(HANG, [None, HITS[1]], [standstill(101.7, "rank 1.0")], OPENED, PACES["local"].limits, "local")
+    limits = pace_of(Family.HANG, "local").limits
+    found = judged(HANG, [None, HITS[1]], [standstill(101.7, "rank 1.0")], OPENED, limits, "local")
     assert (found[0].fired, found[0].localised, found[0].false_alarms) == (False, False, 1)
 
 
