@@ -14,7 +14,7 @@ import torch
 from everstep.benchmarks.common import console, parser, publish
 from everstep.benchmarks.instability import figures, plots, store
 from everstep.benchmarks.instability.outcomes import Outcome, calibrated, outcome
-from everstep.benchmarks.instability.plan import STRENGTHS, Run, part_of, runs
+from everstep.benchmarks.instability.plan import SEEDS, STRENGTHS, Part, Run, part_of, runs
 from everstep.benchmarks.instability.training import Course, Trained, train
 from everstep.examples.text import default_cache, prepare, whole_text
 from everstep.monitors.envelope import Rule
@@ -24,10 +24,10 @@ from rich.table import Table
 RULE = Rule(persistence=3, enough=8, window=32, floor=0.02, bin=50)
 
 
-def fill(path: Path, course: Course, kinds: Collection[str], minutes: float) -> None:
-    """Train what is missing of these kinds, one run after the other."""
+def fill(path: Path, course: Course, kinds: Collection[str], parts: Sequence[Part], minutes: float) -> None:
+    """Train what is missing of these kinds and parts, one run after the other."""
     held = store.load(path, course)
-    wanted = [*runs("development"), *runs("evaluation")]
+    wanted = [run for part in parts for run in runs(part)]
     missing = [run for run in wanted if run.kind in kinds and run not in held]
     text = torch.from_numpy(whole_text(prepare()).copy()) if missing else torch.empty(0)
     deadline = time.monotonic() + 60 * minutes
@@ -50,6 +50,12 @@ def show(outcomes: Sequence[Outcome]) -> None:
         numbers = ["" if step is None else str(step) for step in steps]
         table.add_row(one.run.kind, str(one.run.seed), *numbers, first, "; ".join(sorted(one.faults)))
     console().print(table)
+    fired = figures.signatures(outcomes)
+    kinds = sorted({kind for shares in fired.values() for kind in shares})
+    table = Table("alarmed in", *kinds, title="signatures: share of runs")
+    for (monitor, number), shares in fired.items():
+        table.add_row(f"{monitor} {number}", *(f"{shares[kind]:.2f}" for kind in kinds))
+    console().print(table)
 
 
 def judged(held: Mapping[Run, Trained], course: Course, path: Path | None) -> tuple[list[Outcome], list[Outcome]]:
@@ -71,13 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     default = default_cache() / "instability.jsonl"
     made.add_argument("--runs", type=Path, default=default, help=f"where trained runs are kept (default: {default})")
     made.add_argument("--kinds", nargs="+", choices=list(STRENGTHS), default=list(STRENGTHS), help="train only these")
+    made.add_argument("--parts", nargs="+", choices=list(SEEDS), default=list(SEEDS), help="train only these")
     made.add_argument("--minutes", type=float, default=1e6, help="begin no run after so many (default: no end)")
     made.add_argument("--plot", type=Path, metavar="FOLDER", help="write courses.png and leads.png there")
     options = made.parse_args(arguments)
     # Small tensors: more threads only wait for each other; and one thread repeats to the bit.
     torch.set_num_threads(1)
     course = Course()
-    fill(options.runs, course, options.kinds, options.minutes)
+    fill(options.runs, course, options.kinds, options.parts, options.minutes)
     held = store.load(options.runs, course)
     by_seeds, by_past = judged(held, course, options.plot)
     show(by_seeds)

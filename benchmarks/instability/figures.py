@@ -46,6 +46,16 @@ def lead_share(outcomes: Sequence[Outcome], kind: str) -> float:
     return median(shares) if shares else 0.0
 
 
+def signatures(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], dict[str, float]]:
+    """By (monitor, number) and kind of fault, in which share of the runs it alarmed; what never did is left out."""
+    kinds = {kind: [one for one in outcomes if one.run.kind == kind] for kind in NAMES}
+    numbers = sorted({name for one in outcomes for name in one.fired})
+    return {
+        name: {kind: share([name in one.fired for one in mine]) for kind, mine in kinds.items() if mine}
+        for name in numbers
+    }
+
+
 def false_alarms(outcomes: Sequence[Outcome]) -> float:
     """In healthy runs; a place that alarms counts once a run."""
     healthy = [one for one in outcomes if one.run.kind == "healthy"]

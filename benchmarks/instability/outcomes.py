@@ -41,6 +41,7 @@ class Outcome:
             of it; None if none did since the onset.
         onset: first step with the fault.
         first: (monitor, number) of the alarms of the first step with any.
+        fired: the same of all alarms that count for what it is.
         faults: what the alarms fit.
         false_alarms: places that alarmed before the onset, or at all in a healthy run.
         steps: that it went.
@@ -53,6 +54,7 @@ class Outcome:
     departure: int | None
     onset: int
     first: tuple[tuple[str, str], ...]
+    fired: tuple[tuple[str, str], ...]
     faults: frozenset[str]
     false_alarms: int
     steps: int
@@ -119,6 +121,7 @@ def outcome(run: Run, trained: Trained, course: Course, envelope: Envelope | Non
         ),
         onset=course.onset,
         first=tuple(sorted({(one.monitor, one.number) for one in since if one.step == first})),
+        fired=tuple(sorted({(one.monitor, one.number) for one in early})),
         faults=diagnose(early),
         false_alarms=len({(one.monitor, one.layer, one.head, one.number) for one in alarms if one not in since}),
         steps=len(trained.losses),

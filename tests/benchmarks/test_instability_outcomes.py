@@ -87,6 +87,10 @@ def test_rows() -> None:
         judged(Run("low_precision", 1), trained(7, fall=110)),
         judged(Run("learning_rate", 0), trained(7, grow=110, rise=150)),
     ]
+    assert figures.signatures(outcomes) == {
+        ("attention", "delta2.entropy"): {"low_precision": 1.0, "learning_rate": 0.0},
+        ("baseline", "update_ratio"): {"low_precision": 0.0, "learning_rate": 1.0},
+    }
     found = {row.name: row.value for row in figures.rows(outcomes)}
     assert found["fault_kinds_with_lead"] == found["alarmed_before_share_low_precision"] == 1
     assert found["lead_share_low_precision"] == 39 / 54
