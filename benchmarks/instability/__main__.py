@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from everstep.benchmarks.common import console, parser, publish
 from everstep.benchmarks.instability import figures, plots, store
-from everstep.benchmarks.instability.outcomes import Outcome, calibrated, outcome
+from everstep.benchmarks.instability.outcomes import UNSEEN, Outcome, calibrated, outcome
 from everstep.benchmarks.instability.plan import SEEDS, STRENGTHS, Part, Run, part_of, runs
 from everstep.benchmarks.instability.training import Course, Trained, train
 from everstep.examples.text import default_cache, prepare, whole_text
@@ -58,17 +58,21 @@ def show(outcomes: Sequence[Outcome]) -> None:
     console().print(table)
 
 
-def judged(held: Mapping[Run, Trained], course: Course, path: Path | None) -> tuple[list[Outcome], list[Outcome]]:
-    """Evaluated runs by the envelope of development seeds, and by that of their own past."""
+def judged(held: Mapping[Run, Trained], course: Course, path: Path | None) -> dict[str, list[Outcome]]:
+    """Evaluated runs by the envelope of development seeds, by that of their own past, and as a run of everstep is.
+
+    That goes by its own past as well, and by fewer numbers: those that do not need a look into the forward.
+    """
     healthy = [held[run] for run in runs("development") if run.kind == "healthy" and run in held]
     envelope = calibrated(healthy, RULE)
     tested = {run: trained for run, trained in held.items() if part_of(run) == "evaluation"}
     by_seeds = [outcome(run, trained, course, envelope, RULE) for run, trained in tested.items()]
     by_past = [outcome(run, trained, course, None, RULE) for run, trained in tested.items()]
+    in_a_run = [outcome(run, trained, course, None, RULE, UNSEEN) for run, trained in tested.items()]
     print(f"{len(healthy)} healthy runs of development seeds")
     if path is not None:
         plots.plot(path, held, by_seeds, course, envelope, RULE)
-    return by_seeds, by_past
+    return {"": by_seeds, "own_past_": by_past, "in_a_run_": in_a_run}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,9 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     course = Course()
     fill(options.runs, course, options.kinds, options.parts, options.minutes)
     held = store.load(options.runs, course)
-    by_seeds, by_past = judged(held, course, options.plot)
-    show(by_seeds)
-    rows = [*figures.rows(by_seeds), *figures.rows(by_past, "own_past_")]
+    outcomes = judged(held, course, options.plot)
+    show(outcomes[""])
+    rows = [row for prefix, mine in outcomes.items() for row in figures.rows(mine, prefix)]
     publish(f"instability, {len(held)} runs", rows, options)
 
 

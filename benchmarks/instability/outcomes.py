@@ -1,7 +1,7 @@
 """What a run's readings would have said, and when, beside when its loss showed it to anybody. Pure."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from everstep.benchmarks.instability.plan import Run
@@ -15,6 +15,14 @@ from everstep.monitors.signs import HYPER, PRECISION, ROUTER
 SMOOTHED, RISE = 20, 0.2
 # What watches mechanisms; the others are what people watch anyway.
 MECHANISMS = ("attention", "router")
+# What a run of everstep does not judge: it goes by weights, and by the loss.
+UNSEEN = (
+    ("router", "entropy"),
+    ("router", "load"),
+    ("baseline", "gradient_norm"),
+    ("baseline", "max_attention_logit"),
+    ("baseline", "weight_norm"),
+)
 # What everybody looks at.
 WATCHED = ("loss", "gradient_norm")
 # Steps from the first alarm within which others still count for what it is.
@@ -103,10 +111,27 @@ def alarms_of(trained: Trained, envelope: Envelope | None, rule: Rule) -> tuple[
     return tuple(alarms)
 
 
-def outcome(run: Run, trained: Trained, course: Course, envelope: Envelope | None, rule: Rule) -> Outcome:
-    """Judge one run."""
-    alarms = alarms_of(trained, envelope, rule)
+def outcome(
+    run: Run,
+    trained: Trained,
+    course: Course,
+    envelope: Envelope | None,
+    rule: Rule,
+    unseen: Collection[tuple[str, str]] = (),
+) -> Outcome:
+    """Judge one run.
+
+    Args:
+        unseen: (monitor, number) that nobody watches.
+    """
+    every = alarms_of(trained, envelope, rule)
     healthy = run.kind == "healthy"
+    departed = [
+        one.since
+        for one in every
+        if one.monitor == "baseline" and one.number in WATCHED and one.step >= course.onset and not healthy
+    ]
+    alarms = [one for one in every if (one.monitor, one.number) not in unseen]
     since = [one for one in alarms if one.step >= course.onset and not healthy]
     mechanisms = [one for one in since if one.monitor in MECHANISMS]
     first = min((one.step for one in since), default=None)
@@ -116,9 +141,7 @@ def outcome(run: Run, trained: Trained, course: Course, envelope: Envelope | Non
         alarm=min((one.step for one in mechanisms), default=None),
         baseline=min((one.step for one in since if one.monitor not in MECHANISMS), default=None),
         divergence=None if healthy else divergence(trained.losses, course.onset),
-        departure=min(
-            (one.since for one in since if one.monitor == "baseline" and one.number in WATCHED), default=None
-        ),
+        departure=min(departed, default=None),
         onset=course.onset,
         first=tuple(sorted({(one.monitor, one.number) for one in since if one.step == first})),
         fired=tuple(sorted({(one.monitor, one.number) for one in early})),

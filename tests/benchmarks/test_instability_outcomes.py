@@ -64,6 +64,16 @@ def test_a_lead_counts_while_loss_and_gradient_look_healthy(steep: int, ahead: i
     assert one.departure == 5 * -(-steep // 5)
 
 
+def test_what_nobody_watches_alarms_of_nothing_and_departs_all_the_same() -> None:
+    one = trained(7, fall=110, grow=105, rise=150, steep=120)
+    envelope = calibrated([trained(seed) for seed in range(3)], RULE)
+    run = Run("combined", 0)
+    some = outcome(run, one, COURSE, envelope, RULE, [("attention", "delta2.entropy"), ("baseline", "gradient_norm")])
+    whole = outcome(run, one, COURSE, envelope, RULE)
+    assert (some.alarm, some.fired) == (None, (("baseline", "update_ratio"),))
+    assert some.departure == whole.departure == 120
+
+
 def test_what_comes_before_the_onset_or_in_a_healthy_run_is_a_false_alarm() -> None:
     healthy = judged(Run("healthy", 0), trained(7, fall=150))
     assert (healthy.alarm, healthy.false_alarms) == (None, 2)
