@@ -15,9 +15,11 @@ class StabilityTold:
         changes: number of the newest change that this rank holds, 0 if there is none.
         trust: how many steps the states had taken that were found healthy.
         alarms: the first ones of this course.
+        problem: why a look of this rank has failed, in one line; empty if none has.
     """
 
     watched: str
     changes: int = 0
     trust: Trust = Trust()
     alarms: tuple[Alarm, ...] = ()
+    problem: str = ""

@@ -68,6 +68,7 @@ class Stability:
             raise LoopError(f"elastic.envelope={elastic.envelope}: {error}") from None
         what = str(self._what)
         self._said = what if self._what.nothing else f"every {self._schedule.every} steps {what}"
+        self._problem = ""
         self._base: Sample | None = None
         self._pending: _Comparison | None = None
 
@@ -75,7 +76,9 @@ class Stability:
     def told(self) -> StabilityTold:
         """What the controller hears."""
         health = self._course.health
-        return StabilityTold(self._said, following(self._course.changes) - 1, health.trust, health.alarms)
+        return StabilityTold(
+            self._said, following(self._course.changes) - 1, health.trust, health.alarms, self._problem
+        )
 
     def after(self, step: Step, world: World | None) -> None:
         """The update of a step is in the weights: judge what was told with it, and take samples if they are due.
@@ -123,9 +126,7 @@ class Stability:
 
     def _failed(self, error: Exception) -> None:
         """A monitor never ends a run: it is said once, and there are no readings."""
-        if " failed: " not in self._said:
-            text = " ".join(str(error).split())
-            self._said += f"; a look failed: {type(error).__name__}: {text}"
+        self._problem = self._problem or f"{type(error).__name__}: {' '.join(str(error).split())}"
 
     def _compared(self, base: Sample, step: int, routers: tuple[Router, ...]) -> "Future[Readings]":
         """Copy what is needed now; the rest is done on a thread of its own, in the shadow of the next steps."""

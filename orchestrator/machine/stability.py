@@ -31,14 +31,20 @@ def heard(state: State, told: StabilityTold, generation: Generation, now: float)
     if told.changes < newest:
         # It has not gone back yet; if nobody is on the way, whoever decided it has died before it was said.
         return _again(state, told.changes, now) if state.recovery is None else (state, [])
-    known, now_told = state.stability, Stability(told, generation)
-    if known is not None and (known.told == told or known.age > now_told.age):
+    known, latest = state.stability, Stability(told, generation)
+    if known is not None and known.age > latest.age:
         return state, []
     actions: list[Action] = []
     if known is None or known.told.watched != told.watched:
         actions.append(Record("stability monitors", generation, {"watch": told.watched}))
-    state = changed(state, stability=now_told)
-    if state.settings.on_instability in (OnInstability.HOLD, OnInstability.ROLLBACK):
+    problem = f"the stability monitors miss what they cannot look at: {told.problem}"
+    if told.problem and problem not in state.warnings:
+        state = changed(state, warnings=(*state.warnings, problem))
+        actions.append(Record("warning", facts={"text": problem}))
+    if known != latest:
+        state = changed(state, stability=latest)
+    keeps = state.settings.on_instability in (OnInstability.HOLD, OnInstability.ROLLBACK)
+    if keeps and trust.trust_of(state, STABILITY) != told.trust:
         state = trust.trusted(state, STABILITY, told.trust)
     new = [alarm for alarm in told.alarms if (told.changes, alarm.step) > state.alarmed]
     if not new or state.recovery is not None:

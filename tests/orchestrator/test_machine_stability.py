@@ -132,6 +132,28 @@ def test_nothing_to_go_back_to() -> None:
     assert held.look.verdicts[-1].done == "nothing: no saved state is known to be healthy"
 
 
+def test_what_is_told_while_a_loss_is_recovered_from_is_answered_after_it() -> None:
+    held = script()
+    held.end(2)
+    tell(held, 0, ILL)
+    assert held.look.verdicts == ()
+    for rank in range(2):
+        held.report(rank, Position(55))
+    held.join(0, 1)
+    held.resume(0, 1, step=55)
+    tell(held, 0, ILL)
+    assert len(held.look.verdicts) == len(held.state.changes) == 1
+
+
+def test_what_cannot_be_looked_at_is_said_once_whoever_says_it() -> None:
+    held = script()
+    for _ in range(3):
+        tell(held, 0, replace(HEALTHY, problem="LinAlgError: no"))
+        tell(held, 1, HEALTHY)
+    assert held.look.warnings == ("the stability monitors miss what they cannot look at: LinAlgError: no",)
+    assert len(held.records("stability monitors")) == len(held.records("warning")) == 1
+
+
 def test_a_later_controller_knows_it_and_does_what_was_decided() -> None:
     before, held = script(), ill()
     lines = [
