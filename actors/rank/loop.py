@@ -341,8 +341,11 @@ class Step:
         engine, chaos = self._machinery.engine, self._machinery.chaos
         open_ = Microbatch(index, time.monotonic(), aside=True, signer=Signer(folds=False))
         chaos.aside = True
-        yield from self._compute(open_, engine.upcoming(index, self._following))
-        chaos.aside = False
+        try:
+            yield from self._compute(open_, engine.upcoming(index, self._following))
+        finally:
+            # Training may begin anew in this process.
+            chaos.aside = False
         return open_.signature
 
     def _decided(self, what: str) -> Census:
