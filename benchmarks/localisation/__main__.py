@@ -6,7 +6,9 @@ Run: ``python -m everstep.benchmarks.localisation --runs FILE`` (``--cases N`` f
 
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from everstep.benchmarks.common import console, own_ray, parser, publish
@@ -24,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made.add_argument("--cases", type=int, metavar="N", help="at most so many of each family")
     made.add_argument("--families", nargs="+", type=Family, default=list(Family), choices=list(Family))
     made.add_argument("--ray", action="store_true", help="on Ray instead of processes of this machine")
+    made.add_argument("--jobs", type=int, default=1, metavar="N", help="launches at a time; they mostly wait")
     made.add_argument("--seconds", type=float, metavar="S", help="begin no launch after so many seconds")
     options = made.parse_args(arguments)
     size = Size() if options.cases is None else Size().cut(options.cases)
@@ -34,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     until = time.monotonic() + options.seconds if options.seconds else None
     if options.ray:
         with own_ray(RANKS):
-            held += _played(todo, RayDriver(), cluster, options.runs, options.seed, until)
+            held += _played(todo, RayDriver(), cluster, options, until)
     else:
-        held += _played(todo, LocalDriver(), cluster, options.runs, options.seed, until)
+        held += _played(todo, LocalDriver(), cluster, options, until)
     console().print(figures.table_of(held))
     publish(f"a campaign, seed {options.seed}", figures.rows_of(held), options)
     for line in figures.misses_of(held):
@@ -44,20 +47,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _played(
-    launches: Sequence[Launch], driver: Driver, cluster: str, runs: Path | None, seed: int, until: float | None
+    launches: Sequence[Launch], driver: Driver, cluster: str, options: Namespace, until: float | None
 ) -> list[Outcome]:
-    found: list[Outcome] = []
-    for launch in launches:
+    def one(launch: Launch) -> list[Outcome]:
         if until is not None and time.monotonic() > until:
-            print(f"{len(launches)} launches were to play; go on with the same --runs", file=sys.stderr)
-            break
+            return []
         began = time.monotonic()
         outcomes = play(launch, driver, cluster)
-        if runs is not None:
-            store.append(runs, seed, outcomes)
-        found += outcomes
         right = sum(outcome.right for outcome in outcomes)
         print(f"{launch.name}: {right} of {len(outcomes)} in {time.monotonic() - began:.1f} s", file=sys.stderr)
+        return outcomes
+
+    found: list[Outcome] = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for outcomes in pool.map(one, launches):
+            if options.runs is not None:
+                store.append(options.runs, options.seed, outcomes)
+            found += outcomes
+    if len(found) < sum(len(launch.cases) for launch in launches):
+        print("not all launches were played; go on with the same --runs", file=sys.stderr)
     return found
 
 

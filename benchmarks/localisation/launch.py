@@ -55,7 +55,7 @@ def pace_of(family: Family, cluster: str) -> Pace:
 
 
 # So long, in seconds, a verdict may be on its way after all have come to the next gate.
-_VERDICT_S = 1.0
+_VERDICT_S = 0.4
 
 
 def play(launch: Launch, driver: Driver, cluster: str) -> list[Outcome]:
