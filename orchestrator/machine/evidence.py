@@ -142,7 +142,8 @@ def _judged(state: State, message: Evidence, coordinate: int, verdict: Attribute
     if not state.settings.rolls_back:
         done = "nothing, as elastic.on_corruption says"
     else:
-        done = f"it is shut out, and everybody goes back to what is known to be right, step {to} at the latest"
+        where = f"what is known to be right, up to step {to}" if to else "the start: nothing since is known to be right"
+        done = f"it is shut out, and everybody goes back to {where}"
     state, actions = noted(
         state, now, CORRUPTION, "attributed", reason, step=step, who=culprits, evidence=evidence, done=done
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from ...actors.evidence import Evidence
 from ...actors.messages import Finished, FromRank, Heartbeat, Hello, Raised, Ready, Report, Resumed, Serving
 from ..view import Phase
 from .events import (
@@ -75,6 +76,7 @@ PHASES: tuple[Row, ...] = (
     Row(STARTING, RUNNING, "enough are ready", (Ready, Ended, NodeLost, StoreOpened, Tick)),
     Row(RUNNING, RECOVERING, "a member is lost", (Ended, NodeLost, Tick)),
     Row(RUNNING, RECOVERING, "a collective fails", (Report,)),
+    Row(RUNNING, RECOVERING, "a member computes wrong, so all go back", (Evidence,)),
     Row(RECOVERING, RUNNING, "every member has decided again", (Resumed, Finished)),
     Row((*RUNNING, *RECOVERING), WAITING, "too few are left", PLANNING),
     Row(WAITING, RECOVERING, "enough are ready", PLANNING),
@@ -131,6 +133,7 @@ STANDINGS: tuple[Row, ...] = (
     Row(HEALTHY, SUSPECT, "it is silent", (Tick,)),
     Row(SUSPECT, HEALTHY, "it is heard again, and is what it was", MESSAGES),
     Row(LIVING, _FENCED, "it is given up", (*PLANNING, *ADOPTION)),
+    Row(_MEMBER, _FENCED, "it computes wrong", (Evidence,)),
     Row(LIVING, _LEFT, "it is not needed any more", (NodeDraining, *PLANNING, *ADOPTION)),
     Row((*LIVING, *_FENCED, *_LEFT), (Standing.GONE,), "its process is gone", (Ended,)),
 )

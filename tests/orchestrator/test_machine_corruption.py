@@ -105,7 +105,7 @@ def test_who_differs_is_shut_out_and_everybody_goes_back_to_what_is_verified() -
     assert (verdict.kind, verdict.outcome, verdict.who, verdict.step) == ("corruption", "attributed", ("rank 2.0",), 12)
     assert verdict.evidence["rank 2.0"] == {"0.bias": "0000000000000003"}
     assert verdict.evidence["rank 0.0"] == {"0.bias": "0000000000000002"}
-    assert "step 4 at the latest" in verdict.done
+    assert "known to be right, up to step 4" in verdict.done
     assert held.state.failures.records["node"].failures == 1, "its node is counted"
     held.end(2)
     opened = went_back(held, 0, 1, 3)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from everstep.actors.evidence import Check, Evidence
 from everstep.actors.messages import FaultFired, Finished, Heartbeat, Joined, Raised, Report, Resumed, StepRecord
 from everstep.orchestrator.machine.events import (
     Ended,
@@ -215,6 +216,15 @@ def _reports(stage: Stage, rank: int, place: Position, facts: str) -> None:
     if "abandons" not in held:
         held["abandons"] = stage.generation
     stage.hear(rank, Report(incarnation=name(rank), position=place, work=work, **held))  # type: ignore[arg-type]
+
+
+@_says(_RANKS + r" signs? (?P<other>another|the) state of step (?P<after>\d+)")
+def _signs(stage: Stage, rank: int, other: str, after: str) -> None:
+    """It holds what most of its peers hold, or something else."""
+    signatures = {"0.weight": 1, "0.bias": 3 if other == "another" else 2}
+    world = stage.state.world
+    assert world is not None
+    stage.hear(rank, Evidence(name(rank), Check.STATE, int(after), world.generation, tuple(world.replicas), signatures))
 
 
 @_says(_RANKS + r" brings? the records of steps (?P<steps>[\d ]+)")

@@ -6,9 +6,10 @@ from itertools import groupby
 from textwrap import wrap
 
 from everstep.actors.messages import Fenced, Hold, Open, Ping, Prepare, Release, ToRank
-from everstep.orchestrator.machine.events import Action, EndRun, KillRank, Publish, Record, Send, StartRank
+from everstep.orchestrator.machine.events import Action, EndRun, KillRank, Publish, Record, Send, StartRank, Undo
 from everstep.orchestrator.machine.look import look
 from everstep.orchestrator.machine.state import State
+from everstep.orchestrator.report import verdict_line
 from everstep.policies.world import Seat
 
 # Records of the journal that say something which no other line does, with the fact that says it.
@@ -54,6 +55,8 @@ def seen(before: State, after: State, now: float) -> Iterator[str]:
         gone = " ".join(record.lost) or "nobody"
         yield f"recovered: from {record.world_before} to {record.world_after} ranks in step {record.step}"
         yield f"   lost: {gone}; lost microbatches: {lost}; {record.decision}"
+    for verdict in new.verdicts[len(old.verdicts) :]:
+        yield verdict_line(verdict)
     yield from (f"warning: {text}" for text in new.warnings[len(old.warnings) :])
     if new.decision != old.decision:
         yield plain(f"decision: {new.decision}")
@@ -98,6 +101,8 @@ def _line(action: Action) -> str:
             return _sent(message)
         case Publish(records):
             return f"publish the records of steps {_numbers(record.step for record in records)}{{}}"
+        case Undo(step):
+            return f"what was saved after step {step} is wrong, and dropped{{}}"
         case EndRun():
             return "the run is over{}"
     raise AssertionError(action)
