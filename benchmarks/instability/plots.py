@@ -35,8 +35,10 @@ def plot(
     from matplotlib import pyplot
 
     folder.mkdir(parents=True, exist_ok=True)
-    figure, axes = pyplot.subplots(1 + len(NUMBERS), len(SHOWN), figsize=(16, 13), sharex=True, squeeze=False)
-    for column, kind in enumerate(SHOWN):
+    shown = [kind for kind in SHOWN if any(one.run.kind == kind for one in outcomes)]
+    size = (1 + 4 * len(shown), 13)
+    figure, axes = pyplot.subplots(1 + len(NUMBERS), len(shown), figsize=size, sharex=True, squeeze=False)
+    for column, kind in enumerate(shown):
         axes[0][column].set_title(kind.replace("_", " "))
         mine = [one for one in outcomes if one.run.kind == kind]
         for other in (one for one in outcomes if one.run.kind == "healthy"):
@@ -61,14 +63,14 @@ def plot(
     axes[0][0].set_ylabel("loss, nats; grey: healthy")
     figure.supxlabel(f"step; fault from step {course.onset} on; dotted: alarm, line: loss shows it, black: envelope")
     figure.tight_layout()
-    figure.savefig(folder / "courses.png", dpi=90)
+    figure.savefig(folder / "courses.png", dpi=70)
     pyplot.close(figure)
 
     figure, axis = pyplot.subplots(figsize=(8, 3.5))
-    for place, kind in enumerate(SHOWN):
+    for place, kind in enumerate(shown):
         leads = [one.lead for one in outcomes if one.run.kind == kind and one.lead is not None]
         axis.plot(leads, [place] * len(leads), "o", alpha=0.6)
-    axis.set_yticks(range(len(SHOWN)), [kind.replace("_", " ") for kind in SHOWN])
+    axis.set_yticks(range(len(shown)), [kind.replace("_", " ") for kind in shown])
     axis.axvline(0, color="k", lw=0.8)
     axis.set_xlabel("steps from the alarm to where the loss shows it")
     figure.tight_layout()
