@@ -99,7 +99,7 @@ class Gates:
     """Lets the training go on when everybody is there, and what was to be said of the last case is said.
 
     Attributes:
-        opened: by case, when, in seconds since the epoch.
+        opened: by gate, when, in seconds since the epoch.
     """
 
     def __init__(self, folder: Path, launch: Launch) -> None:
@@ -110,13 +110,13 @@ class Gates:
 
     def look(self, state: RunState) -> None:
         """A look at the run, whenever there is one."""
-        place, cases = len(self.opened), self._launch.cases
+        place, gates = len(self.opened), self._launch.gates
         if self._launch.family is Family.STRAGGLER and place and _slow_since(state, self.opened[-1]):
             training.over(self._folder, place - 1).touch()
-        if place == len(cases) or state.phase is not Phase.RUNNING:
+        if place == len(gates) or state.phase is not Phase.RUNNING:
             return
         members = [member for member in state.members if member.status == "member"]
-        if len(members) < RANKS or any(member.step < cases[place].gate for member in members):
+        if len(members) < RANKS or any(member.step < gates[place] for member in members):
             self._here = 0.0
             return
         now = time.time()

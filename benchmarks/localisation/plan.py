@@ -95,6 +95,12 @@ class Launch:
     cases: tuple[Case, ...]
     steps: int
 
+    @property
+    def gates(self) -> tuple[int, ...]:
+        """Steps in which all wait for each other: before each case, and where numbers were wrong before the end."""
+        last = (self.steps - 1,) if self.family is Family.NUMERIC else ()
+        return (*(case.gate for case in self.cases), *last)
+
 
 @dataclass(frozen=True)
 class Size:

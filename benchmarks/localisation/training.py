@@ -86,7 +86,7 @@ class Villain:
         self._launch = launch
         self._samples = samples
         self._faulty = faulty
-        self._gates = {case.gate: place for place, case in enumerate(launch.cases)}
+        self._gates = {step: place for place, step in enumerate(launch.gates)}
         self._timed = launch.family is Family.STRAGGLER
         self._slow: Case | None = None
 
