@@ -53,7 +53,12 @@ def _played(
         if until is not None and time.monotonic() > until:
             return []
         began = time.monotonic()
-        outcomes = play(launch, driver, cluster)
+        try:
+            outcomes = play(launch, driver, cluster)
+        except RuntimeError as error:
+            # The others are not lost with it.
+            print(error, file=sys.stderr)
+            return []
         right = sum(outcome.right for outcome in outcomes)
         print(f"{launch.name}: {right} of {len(outcomes)} in {time.monotonic() - began:.1f} s", file=sys.stderr)
         return outcomes
