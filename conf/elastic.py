@@ -139,13 +139,13 @@ class ElasticConfig:
             the minimum that is done in any case.
         checkpoint_every: steps from one checkpoint on storage to the next; the last step always has one. 0 makes none,
             None as many as pay, by what one costs and how often all had to go back.
-        keep: checkpoints that stay on storage.
+        keep: newest checkpoints that stay on storage; beside them stay those to which everybody may have to go back.
         snapshot_every: steps from one snapshot in the memory of the cluster to the next; 0 makes none, None
             as many as pay, where there is room; where there is none it is said, but with a number the run is refused.
         snapshot_copies: of each part of a snapshot, in different failure domains while there are so many.
         snapshot_spread: where there are fewer nodes than copies, ``degrade`` to one copy a node, which the state says,
             or ``refuse`` the run before its first step.
-        snapshot_keep: whole snapshots that stay in memory.
+        snapshot_keep: newest whole snapshots that stay in memory, beside those to which everybody may have to go back.
         snapshot_gib: GiB of a node that snapshots may use at most; None for what Ray's object store has free there.
         hang: seconds without progress after which a rank that most others wait for is shut out; four times that in its
             data loader, ten times between steps, and never in a stage that ``ctx.stage`` announces. None is ten times
