@@ -14,6 +14,7 @@ from everstep.conf.elastic import Buffers as BufferMode
 from everstep.conf.elastic import Reduction
 from everstep.policies.world import Generation, Position
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from .exchange import Exchange, ThreadCommunicator, together
 from .ledger_bench import Bench as Ledgers
@@ -129,8 +130,15 @@ def recorded(bench: Bench, step: Step, batch: list[int]) -> None:
     step.record("samples", float(sum(batch)))
 
 
+def in_pieces(bench: Bench, step: Step, batch: list[int]) -> None:
+    """Autograd comes to each parameter several times in one backward, as re-entrant checkpoints have it."""
+    data = torch.tensor([[sample / 7, 1.0, -sample / 3] for sample in batch], requires_grad=True)
+    first, second = (checkpoint(bench.model, data * factor, use_reentrant=True) for factor in (1, 2))
+    step.backward((first.square() + second.square()).mean())
+
+
 @both
-@pytest.mark.parametrize("microbatch", [by_hand, skipped, recorded])
+@pytest.mark.parametrize("microbatch", [by_hand, skipped, recorded, in_pieces])
 def test_however_a_microbatch_ends(
     microbatch: Callable[[Bench, Step, list[int]], None], reduction: Reduction, model: nn.Module
 ) -> None:

@@ -13,6 +13,7 @@ from everstep.actors.rank.checks import Checks
 from everstep.actors.rank.flips import Flips, flip
 from everstep.actors.rank.replay import Replay
 from everstep.actors.rank.signature import state_sha256, weights_sha256
+from everstep.actors.rank.twins import twin_of
 from everstep.conf.chaos import Fault
 from everstep.policies.world import Generation, Member, Seat, World
 from torch import Tensor, nn
@@ -239,6 +240,30 @@ def test_sizes_that_vary_are_left_out_of_the_form() -> None:
     assert "1x3x4" in next(iter(replay.run(8, 0)[0]))
     model(torch.ones(2, 9, 4))
     assert "1x64x4" in next(iter(replay.run(8, 0)[0]))
+
+
+def test_what_is_evaluated_says_nothing_of_training() -> None:
+    model = nn.Linear(4, 2)
+    replay = Replay({"": model}, {}, seed=7)
+    with torch.no_grad():
+        model(torch.ones(2, 9, 4))
+    model(torch.ones(2, 3, 4))
+    assert "1x3x4" in next(iter(replay.run(8, 0)[0]))
+
+
+def test_a_twin_shares_no_tensor_and_calls_no_hook() -> None:
+    layer = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    called = []
+    layer[0].register_forward_hook(lambda *_: called.append("forward"))
+    layer[1].register_full_backward_hook(lambda *_: called.append("backward"))
+    twin = twin_of(layer)
+    twin(torch.randn(3, 2)).sum().backward()
+    assert called == []
+    assert all(held.grad is None for held in layer.parameters())
+    held, others = layer.state_dict(), twin.state_dict()
+    assert list(held) == list(others)
+    assert all(held[name].data_ptr() != others[name].data_ptr() for name in held)
+    assert int(layer[1].num_batches_tracked) == 0
 
 
 def test_what_is_compiled_is_not_watched() -> None:
