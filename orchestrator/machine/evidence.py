@@ -5,7 +5,7 @@ there, or will never be, when every member has taken the step after the one that
 once. A check of which all has come and nobody differs is clean, and so vouches for that state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from immutables import Map
@@ -110,7 +110,7 @@ def _passed(state: State, incarnation: str, step: int, now: float) -> Step:
 def _complete(state: State, step: int, check: OpenCheck, now: float) -> Step:
     """Nothing more will come."""
     missing = [
-        f"{kind} of {_named(state, group.missing, coordinate)}"
+        f"{kind} of {_named(group.missing, coordinate)}"
         for (kind, coordinate), group in sorted(check.groups.items())
         if not group.agreed
     ]
@@ -149,7 +149,8 @@ def _judged(state: State, message: Evidence, coordinate: int, verdict: Attribute
     )
     if not state.settings.rolls_back:
         return state, actions
-    titles = ", ".join(state.ranks[name].title for name in culprits)
+    # It may have died since it said so.
+    titles = ", ".join(state.ranks[name].title for name in culprits) or _named(verdict.ranks, coordinate)
     for name in culprits:
         state, more = fence(state, name, f"it computes wrong, {reason}", now)
         actions += more
@@ -178,7 +179,7 @@ def _members(state: State, replicas: tuple[int, ...], coordinate: int) -> list[s
     return [found[replica] for replica in replicas if replica in found]
 
 
-def _named(state: State, replicas: frozenset[int], coordinate: int) -> str:
+def _named(replicas: Collection[int], coordinate: int) -> str:
     shown = ", ".join(f"{replica}.{coordinate}" for replica in sorted(replicas)[:_RANKS_SHOWN])
     return f"rank {shown}" if len(replicas) == 1 else f"ranks {shown}"
 

@@ -171,6 +171,17 @@ def test_a_failure_while_they_go_back_does_not_stop_it() -> None:
     assert held.look.phase is Phase.RUNNING
 
 
+def test_who_has_died_since_has_done_harm_all_the_same() -> None:
+    held = script()
+    for rank, bias in ((1, 2), (2, 3), (3, 2)):
+        evidence(held, rank, 12, {**HELD, "0.bias": bias})
+    held.end(2)
+    evidence(held, 0, 12, HELD)
+    opened = went_back(held, 0, 1, 3)
+    assert opened.position == Position(0)
+    assert "since rank 2.0 computed wrong" in held.look.decision
+
+
 def test_audits_name_as_well_and_what_does_not_come_only_blocks() -> None:
     held = script()
     gradient = {"gradient of microbatch 5": 7}
