@@ -130,7 +130,8 @@ def _heard(state: State, name: str, event: Heard, now: float) -> Step:
             return _perhaps(_not_awaited(state, name), now, []) if name in adoption.serving else (state, [])
         case Heartbeat() as message:
             facts = {"position": message.position, "stage": message.stage, "computed": message.computed}
-            state = state.rank(name, busy=message.busy, held=message.held, spent=message.spent, **facts)
+            facts |= {"spent": message.spent, "told_at": now}
+            state = state.rank(name, busy=message.busy, held=message.held, **facts)
             if message.records:
                 # Perhaps its last words.
                 adoption = changed(adoption, later=adoption.later.set(len(adoption.later), event))

@@ -4,12 +4,13 @@ Members tell with their heartbeats what their training threads are at, and senti
 nothing. Whoever is named is given the probe time, as a silent rank is: if it is still so then, it is shut out.
 """
 
+from collections.abc import Mapping
 from itertools import islice
 from statistics import median
 
 from ...monitors.consensus import Agree, Attributed, Verdict
 from ...monitors.hang import judge
-from ...monitors.progress import LEAST, Limits, ProgressRecord, adapted, at_most
+from ...monitors.progress import HALTED, LEAST, Limits, ProgressRecord, adapted, at_most
 from ...policies.values import changed
 from .events import Action, Record
 from .findings import noted
@@ -84,9 +85,30 @@ def _verdict(state: State) -> tuple[dict[int, Rank], Verdict]:
             # Some have not told anything yet: a later look knows more.
             return {}, nobody
         verdict = judge(seen, limits)
+        if isinstance(verdict, Attributed) and _outrun(state, peers, seen, verdict.ranks):
+            # The others may only have told sooner that all go on.
+            return {}, nobody
         if not isinstance(verdict, Agree):
             return peers, verdict
     return {}, nobody
+
+
+def _outrun(
+    state: State, peers: Mapping[int, Rank], seen: Mapping[int, ProgressRecord], named: tuple[int, ...]
+) -> bool:
+    """Whether others have moved since those who are named were seen where they are, or only just before."""
+    if any(seen[rank].process in HALTED for rank in named):
+        return False
+    moved = [_told_at(state, peers[other]) - seen[other].unchanged for other in seen if other not in named]
+    told = min(_told_at(state, peers[rank]) for rank in named)
+    return bool(moved) and told - max(moved) < state.settings.timeouts.heartbeat_interval
+
+
+def _told_at(state: State, rank: Rank) -> float:
+    """When somebody last said what it is at: it, or its sentinel."""
+    watch = state.watches.get(rank.node)
+    outside = watch is not None and watch.up and rank.incarnation in watch.progress
+    return max(rank.told_at, watch.last_heard if watch is not None and outside else 0.0)
 
 
 def _limits(state: State) -> Limits:

@@ -67,6 +67,7 @@ class Rank:
         computed: microbatches that it has computed, as last heard.
         busy: seconds that these took.
         progress: what its training thread is at, as last heard.
+        told_at: when that was.
         spent: what training steps have cost it, as last heard; None before that.
         held: oldest step whose record it keeps, or will keep, as last heard.
         report: its newest one; it counts while the world is the one that it abandons.
@@ -89,6 +90,7 @@ class Rank:
     computed: int = 0
     busy: float = 0.0
     progress: ProgressRecord | None = None
+    told_at: float = 0.0
     spent: Spent | None = None
     held: int = 0
     report: Report | None = None

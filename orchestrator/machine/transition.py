@@ -228,7 +228,7 @@ def _fired(state: State, message: FaultFired) -> Step:
 def _beat(state: State, incarnation: str, message: Heartbeat, now: float) -> Step:
     """A sign of life, with how far the rank is."""
     names = ("position", "stage", "computed", "busy", "held", "progress", "spent")
-    told = {name: getattr(message, name) for name in names}
+    told = {name: getattr(message, name) for name in names} | {"told_at": now}
     state = changed(state, ranks=state.heard(incarnation, now, **told))
     state, actions = records.heard(state, message)
     state, watched = sentinels.watch(state, state.ranks[incarnation].node, now)

@@ -223,3 +223,23 @@ def test_what_is_older_does_not_count() -> None:
 def test_a_hang_that_is_no_time(hang: float) -> None:
     with pytest.raises(ConfigError, match=r"elastic\.hang="):
         ElasticConfig(microbatches_per_step=4, hang=hang)
+
+
+def test_whoever_tells_last_that_all_go_on_is_not_named() -> None:
+    """All have waited for one that had announced it; then they go on, and their heartbeats come one after the other."""
+    held = script()
+    waited = dict.fromkeys(range(4), WAITS)
+    waited[3] = replace(COMPUTES, stage="export")
+    stand(held, waited, 8.0)
+    assert not held.records("standstill")
+    ahead = replace(WAITS, pending=replace(PENDING, sequence=3))
+    for rank in (0, 1, 3):
+        held.hear(rank, Heartbeat(name(rank), START, "training", progress=replace(ahead, unchanged=0.01)))
+    held.happen(Tick())
+    assert not held.records("standstill")
+    # It says so itself a moment later.
+    stand(held, dict.fromkeys(range(4), ahead), 3.0)
+    assert not held.records("standstill")
+    # But whoever is still there when the others have stood for long is named.
+    stand(held, {**dict.fromkeys(range(4), replace(ahead, step=1)), 2: ahead}, 1.0, since=5.0)
+    assert [record.facts["ranks"] for record in held.records("standstill")] == [["rank 2.0"]]
