@@ -27,6 +27,7 @@ class Evidence:
         among: replicas that bring the same, ascending.
         signatures: of 64 bits, signed, by what they are of: a tensor, a microbatch, a part of a replay.
         uncovered: what this check cannot look at, by name.
+        norm: with the state, the largest |gradient| that this rank added to the step before; 0 if it added none.
     """
 
     incarnation: str
@@ -36,3 +37,4 @@ class Evidence:
     among: tuple[int, ...]
     signatures: Mapping[str, int] = field(default_factory=dict)
     uncovered: tuple[str, ...] = ()
+    norm: float = 0.0

@@ -41,11 +41,15 @@ class Checks:
         self._send = send
         self._replay = replay
 
-    def at(self, step: int, world: World) -> None:
-        """The state after ``step`` steps is there, the last of which the members of ``world`` have decided."""
+    def at(self, step: int, world: World, norm: Callable[[], float] = lambda: 0.0) -> None:
+        """The state after ``step`` steps is there, the last of which the members of ``world`` have decided.
+
+        Args:
+            norm: the largest |gradient| that this rank added to that one; on a device, to read it is to wait.
+        """
         if self._due(step):
             told, uncovered = signed(self._state())
-            self._bring(Check.STATE, step, world, condensed(told, _MOST), uncovered)
+            self._bring(Check.STATE, step, world, condensed(told, _MOST), uncovered, norm())
             if self._replay is not None:
                 again, uncovered = self._replay.run(step, step // self._every - 1)
                 self._bring(Check.REPLAY, step, world, again, uncovered)
@@ -56,9 +60,15 @@ class Checks:
         return self._every > 0 and step % self._every == 0
 
     def _bring(
-        self, check: Check, step: int, world: World, told: Mapping[str, int], uncovered: tuple[str, ...]
+        self,
+        check: Check,
+        step: int,
+        world: World,
+        told: Mapping[str, int],
+        uncovered: tuple[str, ...],
+        norm: float = 0.0,
     ) -> None:
-        self._send(Evidence(self._incarnation, check, step, world.generation, world.replicas, told, uncovered))
+        self._send(Evidence(self._incarnation, check, step, world.generation, world.replicas, told, uncovered, norm))
 
 
 @torch.no_grad()

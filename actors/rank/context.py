@@ -326,7 +326,7 @@ class RankContext:
         self.history.add(self._recorder.record(step, ranks), self._began_in)
         self._loss = step.loss
         if self._checks is not None and self._engine is not None and self._engine.voted_in is not None:
-            self._checks.at(step.number + 1, self._engine.voted_in)
+            self._checks.at(step.number + 1, self._engine.voted_in, lambda: step.contributed)
         if self._stability is not None and self._engine is not None:
             self._stability.after(step, self._engine.voted_in)
         self._save(step.number + 1, step.wishes)

@@ -101,6 +101,11 @@ class Step:
         self._skipped: str | None = None
 
     @property
+    def contributed(self) -> float:
+        """The largest |gradient| that this rank has added; 0 if it added none."""
+        return self._training.norm
+
+    @property
     def loss(self) -> float:
         census = self._decided("loss")
         return census.loss if self._skipped is None else math.nan

@@ -68,6 +68,12 @@ class Training:
         """What the user recorded in it."""
         self._contributions[index] = replace(self._contributions[index], numbers=numbers)
 
+    @property
+    def norm(self) -> float:
+        """The largest |gradient| of the microbatches that count; 0 if there is none."""
+        told = (one for one in self._contributions.values() if one.weight and one.peak is not None)
+        return max((float(one.peak) for one in told if one.peak is not None), default=0.0)
+
     def reduce(self, communicator: Communicator, part: Part) -> Census:
         gradients = self._gradients
         touched = gradients.touched()

@@ -45,6 +45,21 @@ class OpenCheck:
 
 
 @dataclass(frozen=True)
+class Norms:
+    """How large what members add to a step is.
+
+    Attributes:
+        at: generation and step of the check that comes in.
+        brought: by member, its largest |gradient| there.
+        above: by member, in how many checks in a row it was far above its peers; who was not is left out.
+    """
+
+    at: tuple[Generation, int] | None = None
+    brought: Map[str, float] = field(default_factory=Map)
+    above: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Rollback:
     """Everybody is to go back, since what they hold cannot be trusted.
 

@@ -68,6 +68,8 @@ def _evidence(message: Evidence, _: int) -> str | None:
     among, signatures = message.among, message.signatures.values()
     if message.step < 0 or not among or list(among) != sorted({*among}) or among[0] < 0:
         return f"it is evidence of step {message.step} among {among}"
+    if type(message.norm) is not float or not message.norm >= 0:
+        return f"its contribution has the norm {message.norm!r}"
     wrong = next((each for each in signatures if type(each) is not int or not -(2**63) <= each < 2**63), None)
     return None if wrong is None else f"a signature is {wrong!r}"
 

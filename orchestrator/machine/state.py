@@ -16,7 +16,7 @@ from ...policies.placement import Node
 from ...policies.values import changed
 from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord, VerdictRecord
-from .distrust import OpenCheck, Rollback
+from .distrust import Norms, OpenCheck, Rollback
 from .events import Event, Found
 from .past import Past
 from .settings import Settings
@@ -219,6 +219,7 @@ class State:
         alarmed: number of the newest change, and step, of the newest alarm that was answered.
         trust: by what is looked for, what checks have said of the states of the run.
         checks: those whose evidence comes in, by the step of their state.
+        norms: how large what members add is, as of the newest check.
         uncovered: what the newest check could not look at, by name.
         rollback: set from when what the members hold cannot be trusted until all have gone back.
         redone: the generation that last went back for that; records of older ones are void.
@@ -275,6 +276,7 @@ class State:
     alarmed: tuple[int, int] = (-1, -1)
     trust: Mapping[str, Trust] = field(default_factory=dict)
     checks: Map[int, OpenCheck] = field(default_factory=Map)
+    norms: Norms = field(default_factory=Norms)
     uncovered: tuple[str, ...] = ()
     rollback: Rollback | None = None
     redone: Generation | None = None

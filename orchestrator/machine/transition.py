@@ -27,6 +27,7 @@ from ...policies.values import changed
 from ..view import Phase
 from . import (
     adoption,
+    contributions,
     evidence,
     hangs,
     membership,
@@ -178,7 +179,9 @@ def _heard(state: State, incarnation: str, message: object, now: float) -> Step:
     state = changed(state, ranks=state.heard(incarnation, now))
     match message:
         case Evidence():
-            return evidence.heard(state, incarnation, message, now)
+            state, actions = evidence.heard(state, incarnation, message, now)
+            state, more = contributions.heard(state, incarnation, message, now)
+            return state, [*actions, *more]
         case Hello():
             return membership.hello(state, incarnation, message)
         case Ready():
