@@ -126,11 +126,15 @@ class Ledger:
 
         Raises:
             LoopError: a peer does something else there.
+            Rewound: everybody goes back to another state.
             RecoveryTimeout: the recovery did not end in ``timeout`` seconds.
         """
         with self._changed:
             # After a report nothing may be begun that the report did not tell of.
             transaction = self._await_open(timeout)
+            if transaction.lacks:
+                # Everybody was told to go back since the training thread last looked.
+                raise Rewound
             self._transaction = transaction.take_up(position, work, self._share(transaction, work))
             self._taken_up = position
             self._changed.notify_all()

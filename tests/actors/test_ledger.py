@@ -276,6 +276,9 @@ def test_who_has_finished_begins_anew_when_everybody_goes_back() -> None:
     bench.ledger.open(Open(world, Position(3), {}, store, sources={"me": "me"}, restore=restore))
     with pytest.raises(Rewound):
         bench.ledger.await_release(generation(1), 10.0)
+    # Who comes to its next position has looked where that is before it heard of this.
+    with pytest.raises(Rewound):
+        bench.ledger.take_up(START, WORK, 10.0)
 
 
 # --- the race
