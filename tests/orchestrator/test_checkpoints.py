@@ -1,6 +1,7 @@
 """The controller's view of checkpoints: a manifest when all parts of one state are there, and of no other."""
 
 import hashlib
+import threading
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,12 @@ class Run:
     def whole(self, step: int, number: int = 1) -> None:
         for place in range(2):
             self.part(step, place, number=number)
+
+    def drain(self) -> None:
+        """Wait until all that was told so far is done."""
+        done = threading.Event()
+        self.checkpoints._jobs.put(done.set)
+        assert done.wait(10.0)
 
     def close(self) -> list[Event]:
         self.checkpoints.close(10.0)
@@ -123,6 +130,7 @@ def test_what_is_wrong_is_dropped_and_not_taken_when_it_comes_late(tmp_path: Pat
     run = Run(tmp_path, keep=9)
     for step in (2, 4, 6):
         run.whole(step)
+    run.drain()
     run.part(8, 0, number=1)
     run.checkpoints.undo(2, Generation(1, 2), lambda _: None)
     run.part(8, 1, number=1)
