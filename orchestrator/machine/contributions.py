@@ -3,11 +3,12 @@
 That is all: a large gradient is no proof, so nothing is done, and nothing waits for who says nothing.
 """
 
+from immutables import Map
+
 from ...actors.evidence import Check, Evidence
 from ...monitors.consensus import Attributed
 from ...monitors.contributions import CONFIRM, too_large
 from ...policies.values import changed
-from .distrust import Norms
 from .events import Action
 from .findings import noted
 from .state import State
@@ -24,7 +25,7 @@ def heard(state: State, incarnation: str, message: Evidence, now: float) -> Step
     if (message.generation, message.step) != held.at:
         if held.at is not None and (message.generation, message.step) < held.at:
             return state, []
-        held = changed(held, at=(message.generation, message.step), brought=Norms().brought)
+        held = changed(held, at=(message.generation, message.step), brought=Map())
     if not state.is_member(incarnation):
         return state, []
     held = changed(held, brought=held.brought.set(incarnation, message.norm))

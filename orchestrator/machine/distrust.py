@@ -28,6 +28,11 @@ class Gathered:
         """Replicas whose evidence has not come."""
         return self.among.difference(self.brought)
 
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is here; to ask costs the same in a world of any size until it may be so."""
+        return len(self.brought) >= len(self.among) and not self.missing
+
 
 @dataclass(frozen=True)
 class OpenCheck:

@@ -50,7 +50,7 @@ def heard(state: State, incarnation: str, message: Evidence, now: float) -> Step
     group = check.groups.get(key) or Gathered(frozenset(message.among))
     group = changed(group, brought=_with(group.brought, rank.seat.replica, message.signatures))
     verdict: Verdict | None = None
-    if not group.missing:
+    if group.complete:
         verdict = state_verdict(dict(group.brought))
         # A thousand signatures of each of a thousand ranks are not kept.
         group = changed(group, brought=Map(), agreed=True) if isinstance(verdict, Agree) else group

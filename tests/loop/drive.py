@@ -34,11 +34,13 @@ class Outcome:
     Attributes:
         by_process: what its ranks wrote, by key.
         leftovers: processes that outlived the run.
+        journal: what its controller wrote down.
     """
 
     state: RunState
     by_process: list[dict[str, Any]]
     leftovers: list[str]
+    journal: list[Mapping[str, object]]
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def launch(
         beginning = asyncio.create_task(cluster.begin(controller, plan.elastic.spares))
         state = await asyncio.wait_for(controller.run(), DEADLINE_S)
         beginning.cancel()
-        return Outcome(state, read(folder), controller.leftovers)
+        return Outcome(state, read(folder), controller.leftovers, controller.events())
 
     return asyncio.run(until_over())
 

@@ -209,8 +209,10 @@ def test_a_rank_that_computes_otherwise_is_shut_out_before_the_first_step(tmp_pa
     outcome = assert_as_reference(
         computes_otherwise, tmp_path, faults, ranks=5, config={"wrong": [1]}, plain={"wrong": []}, lost=3
     )
-    # It may go in the recovery from another loss.
+    # It may go in the recovery from another loss, whose cause is told then.
     assert any("1.0" in record.lost for record in outcome.state.recoveries)
+    (said,) = [entry["error"] for entry in outcome.journal if entry["what"] == "raised"]
+    assert "ranks 1.0 compute other gradients than the majority for the same microbatch" in str(said)
 
 
 def test_two_ranks_that_differ_end_with_one_line(tmp_path: Path) -> None:
