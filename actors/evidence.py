@@ -24,7 +24,7 @@ class Evidence:
             one microbatch. ``replay``: one layer and a part of an optimizer, run once more on copies.
         step: optimizer steps that the state had taken; an audited microbatch belongs to the step that follows.
         generation: in which it was computed.
-        among: replicas that bring the same, ascending.
+        among: replicas that bring the same, ascending; empty for all of the world, which may be many.
         signatures: of 64 bits, signed, by what they are of: a tensor, a microbatch, a part of a replay.
         uncovered: what this check cannot look at, by name.
         norm: with the state, the largest |gradient| that this rank added to the step before; 0 if it added none.

@@ -68,7 +68,7 @@ class Checks:
         uncovered: tuple[str, ...],
         norm: float = 0.0,
     ) -> None:
-        self._send(Evidence(self._incarnation, check, step, world.generation, world.replicas, told, uncovered, norm))
+        self._send(Evidence(self._incarnation, check, step, world.generation, (), told, uncovered, norm))
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ def heard(state: State, incarnation: str, message: Evidence, now: float) -> Step
         actions += warned
         check = OpenCheck(state.present)
     key = (message.check, rank.seat.coordinate)
-    group = check.groups.get(key) or Gathered(frozenset(message.among))
+    group = check.groups.get(key) or Gathered(_among(state, message))
     group = changed(group, brought=_with(group.brought, rank.seat.replica, message.signatures))
     verdict: Verdict | None = None
     if group.complete:
@@ -82,8 +82,13 @@ def _concerns(state: State, rank: Rank, message: Evidence) -> bool:
         and state.is_member(rank.incarnation)
         and rank.seat is not None
         and message.generation == state.world.generation
-        and rank.seat.replica in message.among
+        and (not message.among or rank.seat.replica in message.among)
     )
+
+
+def _among(state: State, message: Evidence) -> frozenset[int]:
+    assert state.world is not None
+    return frozenset(message.among or state.world.replicas)
 
 
 def _with(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-from ...actors.evidence import Evidence
+from ...actors.evidence import Check, Evidence
 from ...actors.messages import Finished, Heartbeat, Raised, Ready, Report, Resumed, Serving
 from ...policies.world import Position, Work
 
@@ -66,7 +66,8 @@ def _resumed(message: Resumed, _: int) -> str | None:
 
 def _evidence(message: Evidence, _: int) -> str | None:
     among, signatures = message.among, message.signatures.values()
-    if message.step < 0 or not among or list(among) != sorted({*among}) or among[0] < 0:
+    nobody = not among and message.check is Check.AUDIT
+    if message.step < 0 or nobody or list(among) != sorted({*among}) or (among and among[0] < 0):
         return f"it is evidence of step {message.step} among {among}"
     if type(message.norm) is not float or not message.norm >= 0:
         return f"its contribution has the norm {message.norm!r}"

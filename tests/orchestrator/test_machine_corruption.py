@@ -246,9 +246,18 @@ def test_records_of_steps_that_are_taken_once_more_come_again() -> None:
 def test_garbage_is_refused() -> None:
     held = script()
     for among, step, value in (((1, 0), 4, 1), ((0, 1), -1, 1), ((0, 1), 4, 2**63), ((), 4, 1)):
-        held.hear(0, Evidence(name(0), Check.STATE, step, held.generation, among, {"x": value}))
+        held.hear(0, Evidence(name(0), Check.AUDIT, step, held.generation, among, {"x": value}))
     assert len(held.records("refused, it cannot be true")) == 4
     assert not held.state.checks
+
+
+def test_what_all_bring_need_not_name_them() -> None:
+    held = script()
+    for rank in range(4):
+        assert not held.look.verdicts
+        held.hear(rank, Evidence(name(rank), Check.STATE, 4, held.generation, (), {"x": int(rank == 2)}))
+    (verdict,) = held.look.verdicts
+    assert verdict.who == ("rank 2.0",)
 
 
 def told_later(facts: Mapping[str, object]) -> Past:
