@@ -119,6 +119,7 @@ class Stability:
         if held is None or held.step != step - self._schedule.lag:
             return ()
         try:
+            # Ended by the thread that compares, which sets it whatever happens.
             return held.readings.result()
         except Exception as error:
             self._failed(error)
