@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 import time
-from pathlib import Path
 
 from ..actors.directory import Address, Directory, FolderDirectory
 
@@ -32,7 +31,7 @@ class Tenure:
     @classmethod
     def private(cls) -> "Tenure":
         """The first term of a directory that nobody else knows."""
-        return cls(FolderDirectory(str(Path(tempfile.mkdtemp(prefix="everstep-"), "terms"))))
+        return cls(FolderDirectory(tempfile.mkdtemp(prefix="everstep-")))
 
     @property
     def first(self) -> bool:

@@ -1,5 +1,6 @@
 """Whether a controller may still act."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,10 @@ def test_who_cannot_ask_goes_on(tmp_path: Path) -> None:
     assert Tenure(Away(str(tmp_path)), fresh=0.0).holds()
 
 
-def test_a_private_one_is_alone() -> None:
+def test_a_private_one_is_alone_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     one, other = Tenure.private(), Tenure.private()
     assert (one.term, other.term) == (1, 1)
     one.release()
     other.release()
+    assert not list(tmp_path.iterdir())
