@@ -151,7 +151,7 @@ class ElasticConfig:
             data loader, ten times between steps, and never in a stage that ``ctx.stage`` announces. None is ten times
             what a step takes, and at least 30 s.
         check_every: steps from one check for silent corruption to the next: peers compare their state, one microbatch
-            that others compute again, and one layer that is run once more; 0 for none.
+            that others compute again, and one layer that is run once more, and at the end their last state; 0 for none.
         stragglers: what may be done about a slow replica, where it pays: ``observe`` (it is named, and training stays
             as it is), ``weigh`` (it owes less), ``evict`` (it leaves, and another one is taken or asked for), or
             ``auto``, whichever of these gains most.

@@ -22,6 +22,7 @@ class Checks:
     Args:
         incarnation: of this rank.
         every: steps from one to the next; 0 for none.
+        last: steps of the run; the state after them is compared as well, since it is what the run is for.
         state: all that must be equal on peers now, by name.
         send: to the controller.
         replay: runs something again; None if what is run twice need not be the same.
@@ -31,12 +32,14 @@ class Checks:
         self,
         incarnation: str,
         every: int,
+        last: int,
         state: Callable[[], Mapping[str, Any]],
         send: Callable[[Evidence], None],
         replay: Replay | None = None,
     ) -> None:
         self._incarnation = incarnation
         self._every = every
+        self._last = last
         self._state = state
         self._send = send
         self._replay = replay
@@ -47,12 +50,12 @@ class Checks:
         Args:
             norm: the largest |gradient| that this rank added to that one; on a device, to read it is to wait.
         """
-        if self._due(step):
+        if self._due(step) or (self._every > 0 and step == self._last):
             told, uncovered = signed(self._state())
             self._bring(Check.STATE, step, world, condensed(told, _MOST), uncovered, norm())
-            if self._replay is not None:
-                again, uncovered = self._replay.run(step, step // self._every - 1)
-                self._bring(Check.REPLAY, step, world, again, uncovered)
+        if self._due(step) and self._replay is not None:
+            again, uncovered = self._replay.run(step, step // self._every - 1)
+            self._bring(Check.REPLAY, step, world, again, uncovered)
         if self._replay is not None:
             self._replay.watch(self._due(step + 1))
 

@@ -191,6 +191,7 @@ class RankContext:
         self._checks = Checks(
             process.incarnation,
             elastic.check_every,
+            steps,
             lambda: equal_on_peers(self._models, self._kept, gradients.known),
             process.say,
             Replay(self._models, self._kept, elastic.seed, flips)

@@ -259,6 +259,19 @@ class Ledger:
                 raise Rewound
             return False
 
+    def stands(self) -> Generation:
+        """The newest generation that was opened to this rank, in which the state that training holds counts.
+
+        Raises:
+            Rewound: it does not count any more: everybody goes back to a saved state.
+        """
+        with self._changed:
+            generation = self._transaction.generation
+            assert generation is not None, "it is in the training loop"
+            if self._transaction.lacks:
+                raise Rewound
+            return generation
+
     def _await_open(self, timeout: float) -> Transaction:
         started = time.monotonic()
         while self._released or self._transaction.generation is None or self._transaction.abandoned:

@@ -16,7 +16,7 @@ from ...conf.chaos import FaultPoint
 from ...conf.elastic import Reduction
 from ...conf.errors import DataError, EverstepError, HandoverError, LoopError, NonFiniteError, ProbeError
 from ...policies.workload import workload_policy
-from ...policies.world import Generation, Position, World
+from ...policies.world import Position, World
 from ..faults import Chaos
 from ..link import Link
 from ..messages import (
@@ -233,7 +233,7 @@ class RankProcess:
             # Ended by Release or Fenced, or by the orphan time-out when the controller is gone.
             while not self.ledger.await_release(end.generation, timeouts.finish + timeouts.recovery):
                 # What was said in an earlier generation may be of before everybody went back.
-                end = replace(end, generation=self._generation())
+                end = replace(end, generation=self.ledger.stands())
                 self.say(end)
         except Rewound:
             self._finished = False
@@ -243,12 +243,6 @@ class RankProcess:
     def _fresh_context(self, before: RankContext | None = None) -> RankContext:
         spec = self._spec
         return RankContext(self, spec.config, spec.elastic, spec.seat, self.device, before)
-
-    def _generation(self) -> Generation:
-        """The newest that was opened to this rank, which is in the training loop."""
-        generation = self.ledger.transaction.generation
-        assert generation is not None
-        return generation
 
     def _finish(self) -> Finished:
         run = self.context.run
@@ -265,7 +259,7 @@ class RankProcess:
         self.say(self.context.heartbeat(last=True))
         end = Finished(
             self.incarnation,
-            self._generation(),
+            self.ledger.stands(),
             self.context.weights_sha256(),
             self.context.loss,
             run.applied + 1,

@@ -111,9 +111,9 @@ def test_optimizers_over_other_tensors() -> None:
     assert sorted(told) == ["grid", "optimizer odd", "optimizer odd sum of parameter 0"]
 
 
-def sent(every: int, step: int, state: dict[str, int]) -> list[Evidence]:
+def sent(every: int, step: int, state: dict[str, int], last: int = 100) -> list[Evidence]:
     said: list[Evidence] = []
-    Checks("rank-2", every, lambda: state, said.append).at(step, WORLD)
+    Checks("rank-2", every, last, lambda: state, said.append).at(step, WORLD)
     return said
 
 
@@ -123,6 +123,12 @@ def test_it_is_sent_at_its_boundaries_and_all_bring_the_same() -> None:
     assert (message.incarnation, message.among) == ("rank-2", ())
     assert list(message.signatures) == ["a"]
     assert sent(3, 7, {"a": 1}) == sent(0, 6, {"a": 1}) == []
+
+
+def test_the_last_state_is_compared_wherever_it_falls() -> None:
+    (message,) = sent(3, 7, {"a": 1}, last=7)
+    assert (message.check, message.step) == (Check.STATE, 7)
+    assert sent(0, 7, {"a": 1}, last=7) == []
 
 
 def test_a_message_stays_small_and_differs_all_the_same() -> None:

@@ -270,6 +270,7 @@ def test_who_has_finished_learns_of_every_later_generation() -> None:
 def test_who_has_finished_begins_anew_when_everybody_goes_back() -> None:
     bench = Bench()
     bench.open(1)
+    assert bench.ledger.stands() == generation(1)
     world = World(generation(2), (Member("me", Seat(0)),))
     restore = Restore("storage", 3)
     store = StoreAddress("host", 1, "root")
@@ -279,6 +280,9 @@ def test_who_has_finished_begins_anew_when_everybody_goes_back() -> None:
     # Who comes to its next position has looked where that is before it heard of this.
     with pytest.raises(Rewound):
         bench.ledger.take_up(START, WORK, 10.0)
+    # Nor may it say of its old state that it has finished in the new generation.
+    with pytest.raises(Rewound):
+        bench.ledger.stands()
 
 
 # --- the race

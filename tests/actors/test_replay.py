@@ -278,14 +278,15 @@ def test_layers_are_watched_in_the_steps_before_a_replay_only() -> None:
     rank = Rank()
     world = World(Generation(1, 1), tuple(Member(f"rank-{place}", Seat(place)) for place in range(3)))
     said: list[Evidence] = []
-    checks = Checks("rank-0", 4, lambda: {"a": 1}, said.append, rank.replay)
+    checks = Checks("rank-0", 4, 10, lambda: {"a": 1}, said.append, rank.replay)
     watched = []
-    for step in range(1, 9):
+    for step in range(1, 11):
         checks.at(step, world)
         watched.append(len(rank.model.attention.norm._forward_pre_hooks) > 0)
-    assert watched == [False, False, True, False, False, False, True, False]
+    assert watched == [False, False, True, False, False, False, True, False, False, False]
     kinds = [(message.check, message.step) for message in said]
-    assert kinds == [(Check.STATE, 4), (Check.REPLAY, 4), (Check.STATE, 8), (Check.REPLAY, 8)]
+    replayed = [(kind, step) for step in (4, 8) for kind in (Check.STATE, Check.REPLAY)]
+    assert kinds == [*replayed, (Check.STATE, 10)]  # a layer is watched in the step before only
     assert {message.among for message in said} == {()}  # nobody in particular: all of the world
     assert any("layer embedding" in name for name in said[1].signatures)
     assert any("layer attention.inner" in name for name in said[3].signatures)

@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everstep.actors.saved.catalogue import Catalogue
+from everstep.actors.saved.storage import Storage
 from everstep.conf.chaos import Fault, FaultKind, FaultPoint
+from everstep.orchestrator.checkpoints import FOLDER
 from everstep.orchestrator.controller import Controller
 from everstep.orchestrator.local_cluster import LocalCluster
 from everstep.orchestrator.records import json_lines
@@ -48,6 +51,16 @@ def test_what_is_not_known_to_be_right_is_taken_from_the_start(undisturbed: Outc
     assert_named_and_undone(outcome, undisturbed, to=0)
     assert "state of step 2: rank 2 holds another" in outcome.state.verdicts[0].reason
     assert outcome.state.sources[-1] == "start: step 0, taken"
+
+
+def test_who_ends_with_another_state_is_named(undisturbed: Outcome, tmp_path: Path) -> None:
+    """Between the last check and the end; the others have finished when they go back."""
+    outcome = run(tmp_path, 4, [flip(STEPS - 1)], check_every=STEPS - 1, kept=True, checkpoint_every=STEPS)
+    assert_named_and_undone(outcome, undisturbed, to=0)
+    assert f"state of step {STEPS}: rank 2 holds another" in outcome.state.verdicts[0].reason
+    saved = Catalogue(Storage(str(tmp_path / "kept" / FOLDER))).newest().manifest
+    assert saved is not None
+    assert (saved.step, saved.generation) == (STEPS, outcome.state.generation)
 
 
 @pytest.mark.parametrize("source", ["vault", "storage"])
