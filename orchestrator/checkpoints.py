@@ -12,9 +12,8 @@ from ..actors.saved.storage import PATIENCE_S, Storage, shown
 from ..actors.saving_messages import Stored, Unreadable
 from ..conf.errors import SavedStateError
 from ..conf.schedule import BatchSchedule
-from ..policies.retention import Marks
+from ..policies.retention import Marks, Undone
 from ..policies.world import Generation
-from .machine.distrust import Rollback
 from .machine.events import Event, Found, Lost, Saved, Warned
 
 FOLDER = "checkpoints"
@@ -48,7 +47,7 @@ class Checkpoints:
         self._thread.start()
         self._damaged: frozenset[int] = frozenset()
         self._published = 0
-        self._undone: tuple[int, Generation] | None = None
+        self._undone: Undone | None = None
         self._marks = Marks()
         self._problems: set[str] = set()
 
@@ -91,7 +90,7 @@ class Checkpoints:
             tell: takes events, from any thread.
             may: whether this controller still holds the newest term; asked before anything is published.
         """
-        if self._undone is not None and message.step > self._undone[0] and message.generation < self._undone[1]:
+        if self._undone is not None and self._undone.covers(message.step, message.generation):
             return
         key = (message.step, message.generation)
         if message.problem:
@@ -130,24 +129,26 @@ class Checkpoints:
             held = self._catalogue.newest(thorough=False).manifest
         except SavedStateError:
             return None
-        return Saved(SOURCE, held.step, tuple(sorted(self._catalogue.steps()))) if held else None
+        if held is None:
+            return None
+        return Saved(SOURCE, held.step, tuple(sorted(self._catalogue.steps())), Generation.read(held.generation))
 
     def keep(self, marks: Marks) -> None:
         """Which checkpoints stay beside the newest ones, from the next one on."""
         self._marks = marks
 
-    def undo(self, step: int, generation: Generation, tell: Callable[[Event], None]) -> None:
-        """What was saved after ``step`` before ``generation`` is wrong: drop it, and take none of it any more."""
-        self._undone = step, generation
-        self._parts = {key: held for key, held in self._parts.items() if key[0] <= step or key[1] >= generation}
-        self._published = min(self._published, step)
-        self._jobs.put(partial(self._drop_undone, step, generation, tell))
+    def undo(self, undone: Undone, tell: Callable[[Event], None]) -> None:
+        """Drop what is wrong, and take none of it any more."""
+        self._undone = undone
+        self._parts = {key: held for key, held in self._parts.items() if not undone.covers(*key)}
+        self._published = min(self._published, undone.step)
+        self._jobs.put(partial(self._drop_undone, undone, tell))
 
-    def undone(self, rollback: Rollback | None) -> None:
-        """The same at once, for a controller that takes over: an earlier one may not have come to it."""
-        if rollback is None or rollback.opened is None:
+    def undo_now(self, undone: Undone | None) -> None:
+        """The same, and wait: for a controller that takes over from one that may not have come to it."""
+        if undone is None:
             return
-        self.undo(rollback.to, rollback.opened, lambda _: None)
+        self.undo(undone, lambda _: None)
         done = threading.Event()
         self._jobs.put(done.set)
         done.wait(self._patience)
@@ -171,15 +172,15 @@ class Checkpoints:
         older = held.step if held and held.step < message.step else None
         tell(Lost(message.source, message.step, older, message.problem))
 
-    def _drop_undone(self, step: int, generation: Generation, tell: Callable[[Event], None]) -> None:
+    def _drop_undone(self, undone: Undone, tell: Callable[[Event], None]) -> None:
         try:
-            self._catalogue.undo(step, generation)
+            self._catalogue.undo(undone)
         except Exception as error:
-            tell(Warned(f"checkpoints after step {step} are wrong and could not be dropped: {error}"))
+            tell(Warned(f"checkpoints after step {undone.step} are wrong and could not be dropped: {error}"))
 
     def _publish(self, manifest: Manifest, tell: Callable[[Event], None], may: Callable[[], bool]) -> None:
-        undone = self._undone
-        late = undone is not None and manifest.step > undone[0] and Generation.read(manifest.generation) < undone[1]
+        generation = Generation.read(manifest.generation)
+        late = self._undone is not None and self._undone.covers(manifest.step, generation)
         if late or not may():
             return
         try:
@@ -196,4 +197,4 @@ class Checkpoints:
             kept = tuple(sorted(set(self._catalogue.steps()) - self._damaged))
         except Exception as error:
             tell(Warned(f"older checkpoints could not be dropped: {error}"))
-        tell(Saved(SOURCE, manifest.step, kept))
+        tell(Saved(SOURCE, manifest.step, kept, generation))

@@ -171,8 +171,10 @@ class Controller:
             self._vaults = Vaults(self._elastic, self._state.settings.lives, room, patience, pinned)
         self._keep(inherited(self._state, self._past) if self._past else self._state)
         if self._past is not None:
+            if self._vaults is not None:
+                self._vaults.undo(self._past.undone)
             if self._checkpoints is not None:
-                await asyncio.to_thread(self._checkpoints.undone, self._past.rollback)
+                await asyncio.to_thread(self._checkpoints.undo_now, self._past.undone)
                 await self._recall(self._checkpoints, begun=bool(self._past.generation))
             living = await self._cluster.adopt(self._past)
             if self._past.saved.get(VAULT) and self._vaults is not None:
@@ -391,8 +393,8 @@ class Controller:
             case StartSentinel(incarnation, node):
                 self._tenure.check()
                 self._cluster.start_sentinel(incarnation, node)
-            case Undo(step, generation):
+            case Undo(undone):
                 if self._checkpoints is not None:
-                    self._checkpoints.undo(step, generation, self._tell)
+                    self._checkpoints.undo(undone, self._tell)
             case EndRun():
                 self._over = True

@@ -20,6 +20,7 @@ from ..actors.node.vault_messages import (
     Withdraw,
 )
 from ..policies.placement import Node, Spread
+from ..policies.retention import Undone
 from ..policies.world import Generation
 from .machine.events import Lost, Saved, Warned
 from .vault_holdings import Holdings
@@ -79,7 +80,7 @@ class VaultCopies:
         self._under_way: dict[Pair, str | None] = {}
         self._failed: dict[Pair, int] = {}
         self._floor: Generation | None = None
-        self._undone: tuple[Generation, int] | None = None
+        self._undone: Undone | None = None
         self._announced = 0
         self._unreadable: set[int] = set()
         self.got_bytes, self.got_seconds = 0, 0.0
@@ -162,13 +163,17 @@ class VaultCopies:
             if snapshot[1] < generation and not _complete(parts):
                 orders += self._abandon(snapshot)
         if back_to is not None:
-            self._undone = generation, back_to
+            self._undone = Undone(back_to, generation)
             for snapshot in [each for each in self._copying if each[0] > back_to]:
                 orders += self._abandon(snapshot)
             manifests = self.holdings.manifests
             undone = [step for step in manifests if step > back_to]
             orders += self._forget(part.name for step in undone for part in manifests.pop(step).parts)
         return [*orders, *self._news(f"everybody went back to step {back_to}"), *self.plan()]
+
+    def undo(self, undone: Undone | None) -> None:
+        """Nothing has come yet: an earlier life may have died before vaults heard what they must forget."""
+        self._undone = undone
 
     def unreadable(self, step: int, problem: str) -> list[Order]:
         """A rank that is to go back to this step could get no copy of some part; every rank says so."""
@@ -313,7 +318,7 @@ class VaultCopies:
 
     def _is_undone(self, step: int, generation: Generation) -> bool:
         """Whether everybody went back to before it since."""
-        return self._undone is not None and generation < self._undone[0] and step > self._undone[1]
+        return self._undone is not None and self._undone.covers(step, generation)
 
     def _source(self, name: PartName) -> Address | None:
         """Where a part can be got: from a vault that has it, else from its rank."""

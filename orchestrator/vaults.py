@@ -7,7 +7,7 @@ from ..actors.messages import Hello, Open, Ping, Ready
 from ..actors.node.vault_messages import VAULT, Offered, Pulled, VaultBeat, VaultHello
 from ..actors.saving_messages import Unreadable
 from ..conf.elastic import ElasticConfig, SnapshotSpread
-from ..policies.retention import Marks
+from ..policies.retention import Marks, Undone
 from .machine.events import (
     Ended,
     Event,
@@ -113,6 +113,10 @@ class Vaults:
         if full:
             return None, self._give_up(full)
         return None, [*warned, *([Warned(f"{few}: add nodes, or ask for fewer copies")] if few and asked else [])]
+
+    def undo(self, undone: Undone | None) -> None:
+        """For a controller that takes over: what vaults come with must not be among this."""
+        self._copies.undo(undone)
 
     def keep(self, marks: Marks) -> None:
         """Which snapshots stay beside the newest ones, from the next that is whole on."""

@@ -8,6 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
+from .world import Generation
+
 # Of what one kind of check judges: the newest that is verified, the candidate, and one that is not judged yet.
 PINNED = 3
 
@@ -24,6 +26,23 @@ class Marks:
 
     steps: tuple[int, ...] = ()
     awaited: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Undone:
+    """Everybody has gone back for want of trust: what was saved since is wrong, and nobody may ever go on from it.
+
+    Attributes:
+        step: to which they have gone back.
+        generation: in which they have; what older ones have saved of later steps is what is wrong.
+    """
+
+    step: int
+    generation: Generation
+
+    def covers(self, step: int, generation: Generation) -> bool:
+        """Whether the state of ``step`` that was saved in ``generation`` is among it, however late it comes."""
+        return step > self.step and generation < self.generation
 
 
 def staying(saved: Collection[int], keep: int, marks: Marks) -> frozenset[int]:

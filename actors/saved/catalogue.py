@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from ...conf.errors import NewerFormatError, SavedStateError
-from ...policies.retention import Marks, staying
+from ...policies.retention import Marks, Undone, staying
 from ...policies.world import Generation
 from .manifest import FILE, Manifest, folder_of, step_of
 from .storage import Storage
@@ -136,20 +136,20 @@ class Catalogue:
             self._storage.delete(f"{folder_of(newest.step)}/{name}")
         return tuple(dropped)
 
-    def undo(self, step: int, before: Generation) -> tuple[int, ...]:
-        """Drop the states after ``step`` that groups older than ``before`` have committed: they are wrong.
+    def undo(self, undone: Undone) -> tuple[int, ...]:
+        """Drop the states that are wrong.
 
         Returns:
             The steps that were dropped.
         """
         dropped = []
-        for later in [each for each in self.steps() if each > step]:
+        for later in [each for each in self.steps() if each > undone.step]:
             try:
                 manifest = self.manifest(later)
             except SavedStateError:
                 # Nobody can go on from it in any case.
                 continue
-            if Generation.read(manifest.generation) >= before:
+            if not undone.covers(later, Generation.read(manifest.generation)):
                 continue
             # The same step may be being saved once more, in the same folder.
             for file in (FILE, *(part.file for part in manifest.parts)):

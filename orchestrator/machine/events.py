@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ...actors.messages import FromRank, StepRecord, ToRank
 from ...actors.node.sentinel_messages import FromSentinel, ToSentinel
 from ...policies.placement import Node
+from ...policies.retention import Undone
 from ...policies.world import Generation, Seat
 from .past import Past
 
@@ -132,11 +133,13 @@ class Saved:
 
     Attributes:
         kept: all that lie there; None if it does not say, and what was known to lie there still does.
+        generation: in which it was saved, if this may come later than that everybody went back; else None.
     """
 
     source: str
     step: int
     kept: tuple[int, ...] | None = None
+    generation: Generation | None = None
 
 
 @dataclass(frozen=True)
@@ -258,10 +261,9 @@ class Publish:
 
 @dataclass(frozen=True)
 class Undo:
-    """What was saved after ``step`` before ``generation`` is wrong: nobody may ever go on from it."""
+    """See to it that nobody goes on from these saved states."""
 
-    step: int
-    generation: Generation
+    undone: Undone
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ _PLAIN = (
     "alarmed",
     "trust",
     "rollback",
+    "undone",
 )
 _GROWING = ("recoveries", "faults_fired", "warnings", "raised")
 # The others mean something only beside what living ranks say.
@@ -39,9 +40,8 @@ def inherited(state: State, past: Past, shift: float = 0.0) -> State:
     """
     target = state.settings.replicas if past.target is None else past.target
     failures = Ledger({node: with_fields(held, at=held.at + shift) for node, held in past.failures.items()})
-    redone = past.rollback.opened if past.rollback is not None else None
     kept = {name: getattr(past, name) for name in _INHERITED}
-    return with_fields(state, target=target, failures=failures, verdicts=past.verdicts, redone=redone, **kept)
+    return with_fields(state, target=target, failures=failures, verdicts=past.verdicts, **kept)
 
 
 def note(before: State, after: State) -> list[Record]:

@@ -12,6 +12,7 @@ from ...actors.messages import Raised
 from ...monitors.certification import Trust
 from ...policies.changes import Change, Changes
 from ...policies.quarantine import NodeRecord
+from ...policies.retention import Undone
 from ...policies.world import Generation, Position, Seat
 from ..view import RecoveryRecord, VerdictRecord
 from .distrust import Rollback
@@ -106,6 +107,7 @@ class Past:
     alarmed: tuple[int, int] = (-1, -1)
     trust: Mapping[str, Trust] = field(default_factory=dict)
     rollback: Rollback | None = None
+    undone: Undone | None = None
     unfinished: Unfinished | None = None
     guessed: bool = False
     ending: Ending | None = None
@@ -182,6 +184,10 @@ def _rollback(said: Mapping[str, Any]) -> Rollback:
     return Rollback(**{**said, "opened": opened})
 
 
+def _undone(said: Mapping[str, Any]) -> Undone:
+    return Undone(said["step"], Generation.read(said["generation"]))
+
+
 def _raised(said: Mapping[str, Any]) -> Raised:
     return Raised(**{**said, "position": Position(**said["position"]), "samples": tuple(said["samples"])})
 
@@ -219,6 +225,7 @@ READ: Mapping[str, Callable[[Any, Past], object]] = {
     "alarmed": lambda said, _: tuple(said),
     "trust": lambda said, _: {kind: Trust(**held) for kind, held in said.items()},
     "rollback": lambda said, _: said and _rollback(said),
+    "undone": lambda said, _: said and _undone(said),
     "guessed": lambda said, _: said,
     "ending": lambda said, _: Ending(**said),
 }
@@ -235,4 +242,5 @@ WRITE: Mapping[str, Callable[[Any], object]] = {
     "changes": lambda held: [asdict(change) for change in held],
     "trust": lambda held: {kind: asdict(trust) for kind, trust in held.items()},
     "rollback": lambda held: held and {**asdict(held), "opened": held.opened and str(held.opened)},
+    "undone": lambda held: held and {"step": held.step, "generation": str(held.generation)},
 }

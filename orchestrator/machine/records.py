@@ -19,7 +19,8 @@ Pace = tuple[float, float, float | None]
 
 def heard(state: State, message: Heartbeat) -> tuple[State, list[Action]]:
     """Take the records of a heartbeat that follow on those that are here."""
-    if state.redone is not None and message.generation is not None and message.generation < state.redone:
+    undone = state.undone
+    if undone is not None and message.generation is not None and message.generation < undone.generation:
         # It has not heard yet that everybody went back: these steps are taken once more.
         return state, []
     # While this rank keeps what comes next nothing is lost, and the others need not be looked at.

@@ -23,6 +23,10 @@ def found(state: State, event: Found) -> tuple[State, list[Action]]:
 
 def saved(state: State, event: Saved) -> State:
     """Another state is whole."""
+    undone = state.undone
+    if undone is not None and event.generation is not None and undone.covers(event.step, event.generation):
+        # It was on its way while everybody went back from it.
+        return state
     newest = max(event.step, state.saved.get(event.source, 0))
     known = state.held.get(event.source, ())
     kept = tuple(sorted({*known, event.step})) if event.kept is None else event.kept

@@ -13,6 +13,7 @@ from ...monitors.spent import Spent
 from ...policies import quarantine
 from ...policies.changes import Changes
 from ...policies.placement import Node
+from ...policies.retention import Undone
 from ...policies.values import changed
 from ...policies.world import Generation, Position, Seat, Work, World
 from ..view import Phase, RecoveryRecord, VerdictRecord
@@ -222,7 +223,7 @@ class State:
         norms: how large what members add is, as of the newest check.
         uncovered: what the newest check could not look at, by name.
         rollback: set from when what the members hold cannot be trusted until all have gone back.
-        redone: the generation that last went back for that; records of older ones are void.
+        undone: what everybody last went back from for that; records of older generations are void too.
         resume: what the run goes on from, if that is not the beginning.
         cadence: by what is saved, how often and why, where that is not configured.
         setbacks: how often everybody had to go back to what was saved.
@@ -279,7 +280,7 @@ class State:
     norms: Norms = field(default_factory=Norms)
     uncovered: tuple[str, ...] = ()
     rollback: Rollback | None = None
-    redone: Generation | None = None
+    undone: Undone | None = None
     resume: Found | None = None
     cadence: Mapping[str, str] = field(default_factory=dict)
     setbacks: int = 0

@@ -6,7 +6,7 @@ from ...actors.messages import Restore
 from ...actors.node.vault_messages import VAULT
 from ...actors.saved.sources import START
 from ...monitors.certification import Trust, rolled_back
-from ...policies.retention import Marks
+from ...policies.retention import Marks, Undone
 from ...policies.values import changed
 from ...policies.world import Generation
 from .events import Action, Undo
@@ -77,8 +77,9 @@ def carried_out(state: State, restore: Restore, generation: Generation) -> tuple
     rollback = changed(state.rollback, opened=generation)
     # The records of these steps come again.
     recorded, pace = min(state.recorded, restore.step), ()
-    state = changed(state, rollback=rollback, held=held, saved=saved, recorded=recorded, pace=pace, redone=generation)
-    return state, [Undo(restore.step, generation)]
+    undone = Undone(restore.step, generation)
+    state = changed(state, rollback=rollback, held=held, saved=saved, recorded=recorded, pace=pace, undone=undone)
+    return state, [Undo(undone)]
 
 
 def lines(state: State) -> Mapping[str, str]:

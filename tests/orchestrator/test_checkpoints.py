@@ -10,9 +10,8 @@ from everstep.actors.saved.storage import Storage
 from everstep.actors.saving_messages import Stored
 from everstep.conf.schedule import BatchSchedule
 from everstep.orchestrator.checkpoints import Checkpoints
-from everstep.orchestrator.machine.distrust import Rollback
 from everstep.orchestrator.machine.events import Event, Saved, Warned
-from everstep.policies.retention import Marks
+from everstep.policies.retention import Marks, Undone
 from everstep.policies.world import Generation
 
 
@@ -50,6 +49,10 @@ class Run:
         return self.told
 
 
+def saved(step: int, *kept: int, number: int = 1) -> Saved:
+    return Saved("storage", step, kept, Generation(1, number))
+
+
 def newest(folder: Path, microbatches: object = 8) -> object:
     return Run(folder, microbatches=microbatches).checkpoints.newest()
 
@@ -59,7 +62,7 @@ def test_a_state_is_saved_when_all_parts_are(tmp_path: Path) -> None:
     run.part(4, 1)
     assert newest(tmp_path).step == 0  # type: ignore[attr-defined]
     run.part(4, 0)
-    assert run.close() == [Saved("storage", 4, (4,))]
+    assert run.close() == [saved(4, 4)]
     found = newest(tmp_path)
     assert (found.step, found.identity, found.refused) == (4, {"seed": "3"}, "")  # type: ignore[attr-defined]
 
@@ -72,7 +75,7 @@ def test_parts_of_two_generations_are_never_mixed(tmp_path: Path) -> None:
     run.part(5, 0, number=2)
     run.part(5, 1, number=2)
     run.part(4, 0, number=2)
-    assert run.close() == [Saved("storage", 5, (5,))]
+    assert run.close() == [saved(5, 5, number=2)]
     assert newest(tmp_path).step == 5  # type: ignore[attr-defined]
 
 
@@ -81,7 +84,7 @@ def test_older_ones_go_when_the_new_one_is_there(tmp_path: Path) -> None:
     for step in (2, 4, 6, 8):
         run.whole(step)
     kept = {2: (2,), 4: (2, 4), 6: (4, 6), 8: (6, 8)}
-    assert run.close() == [Saved("storage", step, left) for step, left in kept.items()]
+    assert run.close() == [saved(step, *left) for step, left in kept.items()]
     assert sorted(path.name for path in tmp_path.iterdir()) == [folder_of(6), folder_of(8)]
 
 
@@ -90,8 +93,8 @@ def test_a_part_that_the_controller_cannot_see(tmp_path: Path) -> None:
     run.whole(4)
     run.part(6, 0)
     run.part(6, 1, written=False)
-    saved, warned = run.close()
-    assert saved == Saved("storage", 4, (4,))
+    whole, warned = run.close()
+    assert whole == saved(4, 4)
     assert isinstance(warned, Warned)
     assert "step 6" in warned.text
     assert "is missing (do all nodes share the storage?)" in warned.text
@@ -122,7 +125,7 @@ def test_what_is_known_to_be_right_stays_beside_the_newest(tmp_path: Path) -> No
     run.checkpoints.keep(Marks((3,)))
     for step in (2, 4, 6):
         run.whole(step)
-    assert run.close()[-1] == Saved("storage", 6, (2, 6))
+    assert run.close()[-1] == saved(6, 2, 6)
 
 
 def test_what_is_wrong_is_dropped_and_not_taken_when_it_comes_late(tmp_path: Path) -> None:
@@ -132,12 +135,12 @@ def test_what_is_wrong_is_dropped_and_not_taken_when_it_comes_late(tmp_path: Pat
         run.whole(step)
     run.drain()
     run.part(8, 0, number=1)
-    run.checkpoints.undo(2, Generation(1, 2), lambda _: None)
+    run.checkpoints.undo(Undone(2, Generation(1, 2)), lambda _: None)
     run.part(8, 1, number=1)
     run.part(4, 0, number=2)
     run.part(4, 1, number=2)
-    assert run.close()[-1] == Saved("storage", 4, (2, 4))
+    assert run.close()[-1] == saved(4, 2, 4, number=2)
     assert newest(tmp_path).step == 4  # type: ignore[attr-defined]
     later = Run(tmp_path, keep=9)
-    later.checkpoints.undone(Rollback("corruption", "it is wrong", 2, Generation(1, 3)))
-    assert later.checkpoints.known() == Saved("storage", 2, (2,))
+    later.checkpoints.undo_now(Undone(2, Generation(1, 3)))
+    assert later.checkpoints.known() == saved(2, 2)

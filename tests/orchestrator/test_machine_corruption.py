@@ -15,9 +15,10 @@ from everstep.orchestrator.machine.past import Past, fold
 from everstep.orchestrator.machine.records import pings
 from everstep.orchestrator.machine.rollback import go_back
 from everstep.orchestrator.machine.state import State
+from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.machine.trust import CORRUPTION, marks
 from everstep.orchestrator.view import Phase
-from everstep.policies.retention import Marks
+from everstep.policies.retention import Marks, Undone
 from everstep.policies.values import changed
 from everstep.policies.world import Generation, Position
 
@@ -113,7 +114,14 @@ def test_who_differs_is_shut_out_and_everybody_goes_back_to_what_is_verified() -
     assert opened.restore is not None
     assert (opened.restore.source, opened.restore.step, opened.restore.times) == ("vault", 4, 1)
     assert opened.sources == {name(rank): name(rank) for rank in (0, 1, 3)}
-    assert Undo(4, held.generation) in held.history
+    undone = Undone(4, held.generation)
+    assert Undo(undone) in held.history
+    (record,) = note(changed(held.state, undone=None), held.state)
+    assert told_later(record.facts).undone == undone
+    # Two of these were on their way to the controller meanwhile.
+    for step, number, counts in ((6, 1, False), (4, 1, True), (6, held.generation.number, True)):
+        saved = Saved("storage", step, generation=Generation(1, number))
+        assert (advance(held.state, saved, 0.0)[0].saved["storage"] == step) == counts
     assert held.state.saved == {"vault": 4, "storage": 4}
     assert held.look.decision.startswith("everybody goes back to step 4, from vault, since rank 2.0 computed wrong")
     assert trust(held) == Trust(verified=4, checked=4)

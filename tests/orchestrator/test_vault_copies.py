@@ -17,7 +17,7 @@ from everstep.actors.node.vault_messages import (
 from everstep.orchestrator.machine.events import Lost, Saved, Warned
 from everstep.orchestrator.vault_copies import Order, Tell, VaultCopies
 from everstep.policies.placement import Node
-from everstep.policies.retention import Marks
+from everstep.policies.retention import Marks, Undone
 from everstep.policies.world import Generation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -231,6 +231,19 @@ def test_a_vault_that_has_not_heard_of_it_comes_back_with_what_was_undone() -> N
     there.settle()
     assert there.saved == 1
     assert [part.name.step for part in vault.parts] == [1]
+
+
+def test_a_later_controller_has_vaults_forget_what_the_last_one_could_not_tell_them_of() -> None:
+    there = world("a", copies=1)
+    there.offer(ranks=1)
+    there.offer(ranks=1)
+    there.settle()
+    ((name, (node, vault)),) = there.vaults.items()
+    later = VaultCopies(1, KEEP)
+    later.undo(Undone(1, Generation(1, 2)))
+    told = later.came(VaultHello(name, 1, node, (name, 0), 1, vault.parts, vault.manifests))
+    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1, (1,))]
+    assert Tell(name, Forget((PartName(2, Generation(1, 1), 0),))) in told
 
 
 def test_a_later_controller_learns_from_vaults_what_there_is() -> None:
