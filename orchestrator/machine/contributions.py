@@ -30,7 +30,13 @@ def heard(state: State, incarnation: str, message: Evidence, now: float) -> Step
         return state, []
     held = changed(held, brought=held.brought.set(incarnation, message.norm))
     state = changed(state, norms=held)
-    return _judged(state, message.step, now) if len(held.brought) >= len(state.present) else (state, [])
+    return _judged(state, message.step, now) if _all_here(state) else (state, [])
+
+
+def _all_here(state: State) -> bool:
+    """Whether every member has told; some who have may be lost since."""
+    told = state.norms.brought
+    return len(told) >= len(state.present) and all(name in told for name in state.present)
 
 
 def _judged(state: State, step: int, now: float) -> Step:

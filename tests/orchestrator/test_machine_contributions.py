@@ -54,6 +54,17 @@ def test_a_check_of_which_something_is_missing_says_nothing() -> None:
     assert verdicts(script) == []
 
 
+def test_who_has_told_and_is_lost_since_is_not_taken_for_one_who_has_yet_to_tell() -> None:
+    script = booted()
+    generation = script.generation
+    told(script, 4, {2: USUAL, 3: LARGE})
+    script.end(3)
+    for rank in (0, 1):
+        script.hear(rank, Evidence(name(rank), Check.STATE, 4, generation, (), {"weight": 1}, norm=USUAL))
+    assert set(script.state.norms.brought.keys()) == {name(rank) for rank in range(4)}
+    assert verdicts(script) == []
+
+
 def test_what_comes_late_or_cannot_be_true_changes_nothing() -> None:
     script = booted()
     told(script, 8, {0: USUAL})

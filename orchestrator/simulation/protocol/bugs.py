@@ -4,20 +4,24 @@ Bugs of the ranks replace a function of theirs. Bugs of the controller sit at th
 hears, or what it answers, is changed as a wrong machine would have changed it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....actors.messages import Open, Release, Report, Serving
+from ....actors.messages import Finished, Open, Release, Report, Serving
 from ....actors.rank import ledger
 from ....actors.rank.ledger import Ledger
 from ....actors.rank.transaction import Transaction, Verdict
+from ....monitors.consensus import Attributed
+from ....monitors.consensus import Verdict as Finding
 from ....policies.world import Generation, Position, Work, WorkKind
-from ...machine import events
+from ...machine import events, evidence, trust
 from ...machine.state import State
 from . import controllers
 from .lives import Lives
+from .ranks import Rank
+from .snapshots import Snapshots
 from .training import Training
 
 Actions = Sequence[events.Action]
@@ -307,7 +311,59 @@ def _older_world_adopted() -> AbstractContextManager[None]:
     return _hearing(wrong)
 
 
-_RARE = (_poison_forgotten, _lacking_taken_for_holder, _older_world_adopted)
+# --- what is computed wrong
+
+
+def _undone_taken_again() -> AbstractContextManager[None]:
+    """What was saved of steps that everybody went back from stays, and is gone on from later."""
+    return _instead(Snapshots, "undo", lambda _: lambda self, undone: None)
+
+
+def _gone_back_too_little() -> AbstractContextManager[None]:
+    """Everybody goes back to the newest saved state, whether or not it is known to be right."""
+
+    def wrong(state: State, kind: str) -> int:
+        return max((step for steps in state.held.values() for step in steps), default=0)
+
+    return _instead(trust, "newest_trusted", lambda _: wrong)
+
+
+def _healthy_shut_out() -> AbstractContextManager[None]:
+    """Of those who differ, one of the many is taken for wrong."""
+
+    def make(verdict: Any) -> Any:
+        def wrong(brought: Mapping[int, Mapping[str, int]]) -> Finding:
+            said: Finding = verdict(brought)
+            healthy = sorted(set(brought).difference(getattr(said, "ranks", ())))
+            return replace(said, ranks=tuple(healthy[:1])) if isinstance(said, Attributed) else said
+
+        return wrong
+
+    return _instead(evidence, "state_verdict", make)
+
+
+def _end_of_before_said_again() -> AbstractContextManager[None]:
+    """Who had finished when everybody goes back says so in the new generation as well."""
+
+    def make(recall: Any) -> Any:
+        def wrong(self: Rank) -> None:
+            end, generation = self._said.get(Finished), self.ledger.transaction.generation
+            if isinstance(end, Finished) and generation is not None and self.training.stage == "finished":
+                self.say(replace(end, generation=generation))
+            recall(self)
+
+        return wrong
+
+    return _instead(Rank, "recall", make)
+
+
+_RARE = (
+    _poison_forgotten,
+    _lacking_taken_for_holder,
+    _older_world_adopted,
+    _undone_taken_again,
+    _end_of_before_said_again,
+)
 BUGS = tuple(
     Bug(plant.__name__.strip("_").replace("_", " "), plant, plant in _RARE)
     for plant in (
@@ -334,5 +390,9 @@ BUGS = tuple(
         _term_taken_twice,
         _deposed_goes_on,
         _older_world_adopted,
+        _undone_taken_again,
+        _gone_back_too_little,
+        _healthy_shut_out,
+        _end_of_before_said_again,
     )
 )

@@ -32,12 +32,14 @@ class Contribution(NamedTuple):
     Attributes:
         given: indices whose gradients are in it; none if it is a shadow.
         dropped: indices that it believes nobody brings.
+        spoiled: what is wrong in the weights that it was computed with.
     """
 
     position: Position
     work: Work
     given: frozenset[int]
     dropped: frozenset[int]
+    spoiled: frozenset[str] = frozenset()
 
 
 class Checks:

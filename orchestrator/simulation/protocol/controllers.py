@@ -151,6 +151,8 @@ class Controller:
         if _is_news(event):
             simulation.note("{} hears {}", self.name, event)
         world = self.state.world
+        if simulation.lives.newest is self:
+            simulation.corruption.observe(event, before, self.state, actions)
         if isinstance(event, events.Heard) and isinstance(event.message, Serving):
             self._hears_of_world(before, event.incarnation, event.message)
         if world is not None and before.adoption is not None and self.state.adoption is None:
@@ -197,6 +199,8 @@ class Controller:
             case events.Record(what):
                 simulation.saw(what)
                 simulation.lives.write(self.term, action)
+            case events.Undo(undone):
+                simulation.snapshots.undo(undone)
             case events.EndRun():
                 self.over = self._acts()
 

@@ -60,6 +60,7 @@ class Faults:
             "resize": self._resize,
         }
         self._countdown = math.inf
+        self._rests_until = 0.0
 
     def start(self) -> None:
         """From now on; or from when something is saved, if the run is to live long."""
@@ -69,9 +70,16 @@ class Faults:
         else:
             self._next()
 
+    def rest(self, seconds: float) -> None:
+        """None for a while, so that what was done last is seen to its end."""
+        self._rests_until = self._simulation.clock.now + seconds
+
     def strike(self, point: str, rank: Rank) -> None:
         """A rank goes through a point of the protocol; perhaps that is the end of it."""
         if not self._left or not rank.alive or rank.frozen:
+            return
+        self._simulation.corruption.strike(rank)
+        if self._simulation.clock.now < self._rests_until:
             return
         self._countdown -= POINTS[point]
         if self._countdown <= 0 and self._fit(rank):
@@ -88,6 +96,9 @@ class Faults:
 
     def _at_any_time(self, left: int) -> None:
         if left != self._left or not left:
+            return
+        if self._simulation.clock.now < self._rests_until:
+            self._simulation.clock.at(self._rests_until, self._at_any_time, left)
             return
         ranks = self._simulation.ranks.values()
         if there := [rank for rank in ranks if rank.alive and not rank.frozen and self._fit(rank)]:

@@ -16,10 +16,14 @@ class Journals:
 
     Args:
         chance: of the run.
+
+    Attributes:
+        torn: whether something was missing when they were read last.
     """
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
+        self.torn = False
         self._written: list[list[tuple[float, events.Record]]] = []
         # Of each journal, those of its first lines that somebody has read: a line is parsed once.
         self._parsed: list[list[dict[str, Any]]] = []
@@ -34,12 +38,14 @@ class Journals:
 
     def read(self) -> Past | None:
         """What they say; sometimes the last lines of one are lost; None if all of them are."""
-        if self._chance.of(_LOST):
+        self.torn = self._chance.of(_LOST)
+        if self.torn:
             return None
         entries: list[dict[str, Any]] = []
         for written, parsed in zip(self._written, self._parsed, strict=True):
             parsed += json.loads(json.dumps([_entry(*line) for line in written[len(parsed) :]]))
             torn = self._chance.between(1, 3) if self._chance.of(_TORN) else 0
+            self.torn |= torn > 0
             entries += parsed[: len(parsed) - torn]
         return fold(entries)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ...machine import events
 from ...machine.past import Past
 from ...machine.settings import Settings
+from ...machine.trust import CORRUPTION
 from .controllers import Controller
 from .journals import Journals
 
@@ -59,6 +60,8 @@ class Lives:
         # Ranks may come before it knows what to make of them.
         controller.doze(simulation.chance.short())
         living = simulation.cluster.living() if simulation.chance.of(0.5) else None
+        if past.undone is not None:
+            simulation.snapshots.undo(past.undone)
         controller.start(events.StoreOpened("host", 1), events.TookOver(past, living, simulation.clock.now))
         simulation.snapshots.introduce(controller)
         simulation.cluster.introduce(controller, past)
@@ -75,6 +78,8 @@ class Lives:
         if past is None:
             self._simulation.saw("journals were lost")
             past = Past()
+        if self._journals.torn:
+            self._simulation.corruption.forgot()
         # Storage is looked through, and vaults are waited for where they are known to hold something.
         sources = [source for source in ("storage", "vault") if source == "storage" or source in past.saved]
         found = [self._simulation.snapshots.found(source) for source in sources]
@@ -98,4 +103,5 @@ class Lives:
             lives=life,
             replacement=scenario.returns,
             quarantine=scenario.quarantine,
+            cadences={CORRUPTION: scenario.checks},
         )

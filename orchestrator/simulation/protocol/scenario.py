@@ -1,6 +1,6 @@
 """What one seed stands for: the run, its policies, and the trouble that it will have."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ....conf.elastic import Timeouts
 from ....policies.quarantine import Quarantine
@@ -19,6 +19,8 @@ _BRISK = Timeouts(
     heartbeat_interval=1.25, heartbeat=2.5, node=1.5, probe=1.0, confirm=1.0, collective=5.0, build=3.0, recovery=25.0,
     start=60.0, finish=30.0, orphan=9.0, adopt=3.0,
 )  # fmt: skip
+# How many of the seeds with so many replicas compare what they hold.
+_CHECKED, _PEERS = 0.5, 3
 # How many seeds are of the kind in which faults are rare, so that what comes after one is seen to its end.
 _SPARSE = 0.3
 # Kinds of faults as often as they are drawn. Where they are frequent, those are that the ones hit may live through.
@@ -81,6 +83,7 @@ class Scenario:
         trouble: what hits it.
         doubling: share of control messages that arrive a second time.
         quarantine: keeps machines out.
+        checks: every how many steps ranks compare what they hold; 0 for never, and then nothing flips.
     """
 
     seed: int
@@ -102,6 +105,7 @@ class Scenario:
     trouble: Trouble
     doubling: float
     quarantine: Quarantine = field(default_factory=Quarantine)
+    checks: int = 0
 
     @property
     def ranks(self) -> int:
@@ -118,7 +122,15 @@ class Scenario:
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     chance = Chance(f"scenario {seed}")
-    return _sparse(seed, chance) if chance.of(_SPARSE) else _dense(seed, chance)
+    drawn = _sparse(seed, chance) if chance.of(_SPARSE) else _dense(seed, chance)
+    return _checked(drawn, Chance(f"checks {seed}"))
+
+
+def _checked(drawn: Scenario, chance: Chance) -> Scenario:
+    """The same, in which some ranks compute wrong, if enough of them are compared to tell who."""
+    if drawn.replicas < _PEERS or not chance.of(_CHECKED):
+        return drawn
+    return replace(drawn, checks=chance.pick((1, 1, 2, 3)))
 
 
 def _sparse(seed: int, chance: Chance) -> Scenario:

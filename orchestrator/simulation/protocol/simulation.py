@@ -18,6 +18,7 @@ from .checkers import Checks, Violation
 from .clock import Clock
 from .cluster import Cluster
 from .controllers import Controller
+from .corruption import Corruption
 from .diary import Diary
 from .fabric import Fabric
 from .faults import Faults
@@ -52,6 +53,7 @@ class Simulation:
         self.fabric = Fabric(self)
         self.cluster = Cluster(self)
         self.snapshots = Snapshots(self)
+        self.corruption = Corruption(self)
         self.faults = Faults(self)
         self.ranks: dict[str, Rank] = {}
         self.lives = Lives(self)

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from ....actors.saved.sources import START
+from ....policies.retention import Undone
 from ....policies.world import Position
 from ...machine import events
-from .loop import Unit
+from .corruption import Held
 
 if TYPE_CHECKING:
     from .controllers import Controller
@@ -20,20 +22,30 @@ class Snapshots:
 
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
-        self._held: dict[tuple[str, int], tuple[Unit, ...]] = {}
+        self._held: dict[tuple[str, int], Held] = {}
+        self._undone: Undone | None = None
 
-    def offer(self, position: Position, history: list[Unit]) -> None:
+    def offer(self, position: Position, held: Held) -> None:
         """A rank has the state before this position; the first one to come to a step saves it."""
         simulation, every, step = self._simulation, self._simulation.scenario.saves, position.step
         if not every or not step or step % every or position != Position(step):
             return
+        if self._undone is not None and self._undone.covers(step, held.generation):
+            return
         for source, rarer in (("vault", 1), ("storage", 2)):
             if step % (rarer * every) == 0 and (source, step) not in self._held:
-                self._held[source, step] = tuple(history)
-                simulation.clock.after(simulation.chance.within(1.0), self._tell, source, step)
+                self._held[source, step] = held
+                simulation.clock.after(simulation.chance.within(1.0), self._tell, source, step, held)
 
-    def _tell(self, source: str, step: int) -> None:
-        self._simulation.lives.tell(events.Saved(source, step))
+    def undo(self, undone: Undone) -> None:
+        """What is wrong is dropped, also when it comes later."""
+        self._undone = undone
+        for source, step in [place for place, held in self._held.items() if undone.covers(place[1], held.generation)]:
+            del self._held[source, step]
+
+    def _tell(self, source: str, step: int, held: Held) -> None:
+        if self._held.get((source, step)) is held:
+            self._simulation.lives.tell(events.Saved(source, step, generation=held.generation))
 
     def found(self, source: str) -> dict[str, int]:
         """What a controller that has taken over finds there."""
@@ -43,9 +55,10 @@ class Snapshots:
     def introduce(self, controller: "Controller") -> None:
         """Vaults come to a controller that has taken over, and say what they hold."""
         for source, step in self.found("vault").items():
+            kept = tuple(sorted(other for held, other in self._held if held == source))
             self._simulation.clock.after(
-                self._simulation.chance.within(1.0), controller.hear, events.Saved(source, step)
+                self._simulation.chance.within(1.0), controller.hear, events.Saved(source, step, kept)
             )
 
-    def read(self, source: str, step: int) -> tuple[Unit, ...]:
-        return self._held[source, step]
+    def read(self, source: str, step: int) -> Held:
+        return Held() if source == START else self._held[source, step]

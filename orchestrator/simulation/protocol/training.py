@@ -10,6 +10,7 @@ from ....actors.rank.transaction import Transaction, Verdict
 from ....conf.errors import CommunicatorError
 from ....policies.world import Generation, Position, Work, WorkKind
 from .checkers import Contribution, Violation
+from .corruption import CLEAN, Held
 from .fabric import Collective, Group
 from .loop import Unit
 
@@ -40,6 +41,8 @@ class Training:
         busy: seconds that these took.
         beginning: of the transaction, in which ``sums`` was begun.
         recalled: whether the training function is to begin anew as soon as it calls into everstep again.
+        spoiled: what is wrong in its weights.
+        voted: generation of the newest vote that it entered.
     """
 
     def __init__(self, simulation: "Simulation", rank: "Rank") -> None:
@@ -57,6 +60,10 @@ class Training:
         self.busy = 0.0
         self.beginning = 0
         self.recalled = False
+        self.spoiled = CLEAN
+        self.voted: Generation | None = None
+        # Whether somebody gave something wrong to the newest sum.
+        self._mixed = False
 
     @property
     def _transaction(self) -> Transaction:
@@ -74,7 +81,7 @@ class Training:
     def again(self) -> Moves[None]:
         """The training function begins anew, with the state that another one has, or that was saved, or its own."""
         self.stage, self.untorn, self.total = "fetch", None, None
-        self.sums, self.recalled = set(), False
+        self.sums, self.recalled, self.voted = set(), False, None
         yield from self._fetch()
         transaction = self._transaction
         self._simulation.checks.begun(self._rank, transaction)
@@ -94,9 +101,12 @@ class Training:
             yield simulation.chance.long() if simulation.chance.of(0.3) else simulation.chance.short()
             if work.kind is WorkKind.TRAINING:
                 self.history.append((step, work))
+                self.spoiled |= {f"sum of {step}"} if self._mixed else CLEAN
+                simulation.corruption.check(rank, step + 1)
         self.untorn, self.stage = self._transaction.position, "finished"
         while (generation := self._transaction.generation) is not None:
-            rank.say(Finished(rank.name, generation, str(self.history), 0.0, simulation.loop.steps, 0))
+            weights = f"{self.history} {sorted(self.spoiled)}"
+            rank.say(Finished(rank.name, generation, weights, 0.0, simulation.loop.steps, 0))
             simulation.faults.strike("finished", rank)
             # Whoever opens a later one needs to hear it there.
             yield partial(self._is_over, generation)
@@ -120,7 +130,8 @@ class Training:
             simulation.faults.strike("fetch", rank)
             yield simulation.chance.short()
             if restore is not None:
-                history = list(simulation.snapshots.read(restore.source, restore.step))
+                held = simulation.snapshots.read(restore.source, restore.step)
+                simulation.corruption.taken(rank, held)
             else:
                 assert source is not None
                 yield from self._until(lambda source=source, transaction=transaction:  # type: ignore[misc]
@@ -129,10 +140,10 @@ class Training:
                 if self._transaction is not transaction or giver.training.untorn != transaction.position:
                     rank.ledger.abandon(generation, CommunicatorError(f"{source} is gone"))
                     continue
-                history = list(giver.training.history)
+                held = Held(tuple(giver.training.history), giver.training.spoiled)
             yield simulation.chance.short()
             if rank.ledger.obtain(beginning):
-                self.history = history
+                self.history, self.spoiled = list(held.history), held.spoiled
                 return
 
     def _gives(self, source: str, position: Position) -> bool:
@@ -177,7 +188,9 @@ class Training:
         self.untorn = self.position
         self.total = None
         self._empty()
-        self._simulation.snapshots.offer(self.position, self.history)
+        generation = self.voted or self._transaction.generation
+        assert generation is not None
+        self._simulation.snapshots.offer(self.position, Held(tuple(self.history), self.spoiled, generation))
         while True:
             try:
                 self._rank.ledger.take_up(self.position, work, timeout=0)
@@ -259,17 +272,18 @@ class Training:
         peers = meeting.groups["peers", member.seat.coordinate]
         self.total, self.stage = None, "sum"
         given = frozenset[int]() if transaction.repeats is not None else frozenset(self.sums)
-        held = Contribution(self.position, self.work, given, transaction.share.dropped)
+        held = Contribution(self.position, self.work, given, transaction.share.dropped, self.spoiled)
         entered = yield from self._collect(generation, peers, "sum", held)
         if entered is None:
             self._fail(generation)
             return None
         self.total = simulation.checks.sum(rank, entered)
+        self._mixed = simulation.corruption.summed(entered)
         yield simulation.chance.short()
         if not ledger.enter(self.position, generation):
             self._fail(generation)
             return None
-        self.stage = "vote"
+        self.stage, self.voted = "vote", generation
         # First inside the replica: whoever votes then speaks for all of its coordinates.
         inside = meeting.groups.get(("replica", member.seat.replica))
         for group, what in ((inside, "whole"), (peers, "vote")):
