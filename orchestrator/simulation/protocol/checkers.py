@@ -105,6 +105,11 @@ class Checks:
             told = f"{rank.name} begins at {transaction.position} after {rank.training.history}, not after {whole}"
             raise Violation("the state of that very step", told)
 
+    def superseded(self, rank: "Rank", generation: Generation) -> None:
+        """A generation may only be given up before it has begun if there is another one."""
+        if self.newest is not None and self.newest.generation <= generation:
+            raise Violation("what is gone on from is there", f"{rank.name} finds nothing to begin {generation} with")
+
     def released(self, rank: "Rank") -> None:
         """Whoever is let go before the end leaves nothing undone that counts on it.
 

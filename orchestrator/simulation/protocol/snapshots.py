@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 from ....actors.saved.sources import START
 from ....policies.retention import Undone
-from ....policies.world import Position
+from ....policies.world import Generation, Position
 from ...machine import events
 from .corruption import Held
 
 if TYPE_CHECKING:
     from .controllers import Controller
+    from .ranks import Rank
     from .simulation import Simulation
 
 
@@ -25,17 +26,25 @@ class Snapshots:
         self._held: dict[tuple[str, int], Held] = {}
         self._undone: Undone | None = None
 
-    def offer(self, position: Position, held: Held) -> None:
-        """A rank has the state before this position; the first one to come to a step saves it."""
+    def offer(self, rank: "Rank", position: Position, held: Held) -> None:
+        """A rank has the state before this position; the first one to come to a step saves it, if it may."""
         simulation, every, step = self._simulation, self._simulation.scenario.saves, position.step
         if not every or not step or step % every or position != Position(step):
             return
-        if self._undone is not None and self._undone.covers(step, held.generation):
+        if not self._may(rank, step, held.generation):
             return
         for source, rarer in (("vault", 1), ("storage", 2)):
             if step % (rarer * every) == 0 and (source, step) not in self._held:
                 self._held[source, step] = held
                 simulation.clock.after(simulation.chance.within(1.0), self._tell, source, step, held)
+
+    def _may(self, rank: "Rank", step: int, generation: Generation) -> bool:
+        """Nothing is saved without the controller, which must have heard of it and take the rank for living."""
+        network, controller = self._simulation.network, self._simulation.controller
+        known = controller.state.ranks.get(rank.name)
+        heard = rank.connected and network.heals(rank.name, controller.name) <= self._simulation.clock.now
+        undone = self._undone is not None and self._undone.covers(step, generation)
+        return heard and known is not None and known.standing.living and not undone
 
     def undo(self, undone: Undone) -> None:
         """What is wrong is dropped, also when it comes later."""
@@ -60,5 +69,6 @@ class Snapshots:
                 self._simulation.chance.within(1.0), controller.hear, events.Saved(source, step, kept)
             )
 
-    def read(self, source: str, step: int) -> Held:
-        return Held() if source == START else self._held[source, step]
+    def read(self, source: str, step: int) -> Held | None:
+        """None if it was dropped since it was told of."""
+        return Held() if source == START else self._held.get((source, step))

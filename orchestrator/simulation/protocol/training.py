@@ -130,8 +130,14 @@ class Training:
             simulation.faults.strike("fetch", rank)
             yield simulation.chance.short()
             if restore is not None:
-                held = simulation.snapshots.read(restore.source, restore.step)
-                simulation.corruption.taken(rank, held)
+                saved = simulation.snapshots.read(restore.source, restore.step)
+                if saved is None:
+                    # Everybody is told to go back further than that.
+                    simulation.checks.superseded(rank, generation)
+                    rank.ledger.abandon(generation, CommunicatorError("what was saved is gone"))
+                    continue
+                simulation.corruption.taken(rank, saved)
+                held = saved
             else:
                 assert source is not None
                 yield from self._until(lambda source=source, transaction=transaction:  # type: ignore[misc]
@@ -190,7 +196,8 @@ class Training:
         self._empty()
         generation = self.voted or self._transaction.generation
         assert generation is not None
-        self._simulation.snapshots.offer(self.position, Held(tuple(self.history), self.spoiled, generation))
+        held = Held(tuple(self.history), self.spoiled, generation)
+        self._simulation.snapshots.offer(self._rank, self.position, held)
         while True:
             try:
                 self._rank.ledger.take_up(self.position, work, timeout=0)
