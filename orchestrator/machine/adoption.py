@@ -202,7 +202,8 @@ def _start_on(state: State, adoption: Adoption, now: float) -> Step:
         if state.rollback is not None:
             restore = changed(trust.source_of(state, state.rollback.to), times=state.setbacks)
         resume = Found(restore.source, restore.step) if restore.step else None
-        state = went_back(changed(state, resume=resume, rollback=None), restore)
+        # Going back for want of trust is pending until somebody begins with that state.
+        state = went_back(changed(state, resume=resume), restore)
     size, seated = settings.ranks_per_replica, len(settings.ranks) - settings.spares
     taken: set[Seat] = set()
     for rank in state.living:

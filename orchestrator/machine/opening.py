@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from ...actors.messages import Hold, Open, Release, Restore, StoreAddress
+from ...actors.saved.sources import START
 from ...policies.values import changed
 from ...policies.world import Generation, Position, World
 from ..view import Phase
@@ -14,7 +15,7 @@ from .sharing import Shared, share
 from .sources import went_back
 from .speeds import recent, speeds
 from .state import Names, Standing, State, without
-from .trust import carried_out
+from .trust import carried_out, pending
 
 # What a rank that is parked waits for comes when somebody dies, which may be never.
 PARKED_S = 30 * 86400.0
@@ -31,8 +32,13 @@ def open_first(state: State, roster: Roster) -> tuple[State, list[Action]]:
         sources = restored(roster).sources
         restore = Restore(resume.source, resume.step, times=state.setbacks, changes=state.changes)
         message = changed(message, position=Position(resume.step), sources=sources, restore=restore)
+    undone: list[Action] = []
+    if resume is not None or pending(state):
+        state, undone = carried_out(state, message.restore or Restore(START, 0), generation)
+        # Nobody is there who would have to go back.
+        state = changed(state, rollback=None)
     state = _seated(changed(state, number=number, phase=Phase.RUNNING), message)
-    actions: list[Action] = [Send(member.incarnation, message) for member in world.members]
+    actions: list[Action] = [*undone, *(Send(member.incarnation, message) for member in world.members)]
     for rank in state.living:
         if rank.seat is not None and world.member(rank.incarnation) is None:
             # Its replica is not whole.

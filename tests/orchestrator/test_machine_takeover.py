@@ -1,16 +1,30 @@
 """What a controller that takes over makes of odd things that ranks tell it; the usual ones are a scenario."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from everstep.actors.messages import Heartbeat, Hello, Hold, Ready, Serving
+from everstep.actors.messages import Heartbeat, Hello, Hold, Open, Ready, Serving
 from everstep.conf.elastic import Timeouts
+from everstep.monitors.certification import Trust
 from everstep.orchestrator.listener import DriverHello
-from everstep.orchestrator.machine.events import Action, Heard, Record, Send, StoreOpened, Tick, TookOver
+from everstep.orchestrator.machine.distrust import Rollback
+from everstep.orchestrator.machine.events import (
+    Action,
+    Heard,
+    Record,
+    Saved,
+    Send,
+    StoreOpened,
+    Tick,
+    TookOver,
+    Undo,
+)
 from everstep.orchestrator.machine.past import KnownRank, Past
 from everstep.orchestrator.machine.settings import Settings
 from everstep.orchestrator.machine.state import Standing, State
 from everstep.orchestrator.machine.transition import advance
 from everstep.orchestrator.view import Phase
+from everstep.policies.retention import Undone
 from everstep.policies.workload import Balanced
 from everstep.policies.world import Generation, Member, Position, Seat, Work, WorkKind, World
 
@@ -20,13 +34,13 @@ TRAINING, EVALUATION = Work(WorkKind.TRAINING, 8), Work(WorkKind.EVALUATION, 8)
 
 
 class SecondLife:
-    """A controller of the second term, which begins with ``past``."""
+    """A controller of the second term, which begins with ``past``, and with what it has ``found`` before."""
 
-    def __init__(self, past: Past, replicas: int = 2) -> None:
+    def __init__(self, past: Past, *found: Saved, replicas: int = 2) -> None:
         ranks = tuple(f"{place:04d}-b" for place in range(replicas))
         self.state = State(Settings("test", 2, ranks, 1, Balanced(), Timeouts(), lives="b"))
         self.said: list[Action] = []
-        for event in (TookOver(past, None, 0.0), StoreOpened("host", 1)):
+        for event in (*found, TookOver(past, None, 0.0), StoreOpened("host", 1)):
             self.hear(event)
 
     @property
@@ -35,7 +49,7 @@ class SecondLife:
         sends = [action for action in self.said if isinstance(action, Send)]
         return [action.incarnation for action in sends if isinstance(action.message, Hold)]
 
-    def hear(self, event: TookOver | StoreOpened | Heard | Tick, now: float = 100.0) -> None:
+    def hear(self, event: TookOver | StoreOpened | Heard | Saved | Tick, now: float = 100.0) -> None:
         self.state, actions = advance(self.state, event, now)
         self.said += actions
 
@@ -138,3 +152,36 @@ def test_what_is_not_known_is_told_to_the_journal() -> None:
     script = Script(ranks=2).boot()
     script.hear(0, DriverHello())  # type: ignore[arg-type]
     assert script.answered == [Record("unknown message", facts={"message": "DriverHello"})]
+
+
+def going_back(gone: bool) -> SecondLife:
+    """Everybody was to go back from step 4 to step 2 when the earlier controller died; nobody comes in time."""
+    ranks = {one: replace(rank, gone=gone) for one, rank in known("0000-a", "0001-a").items()}
+    pending = Rollback("corruption", "rank 0.0 computed wrong", 2)
+    trust = {"corruption": Trust(verified=2, checked=4)}
+    past = Past(ranks=ranks, generation="1.1", saved={"storage": 4}, rollback=pending, trust=trust)
+    life = SecondLife(past, Saved("storage", 4, (2, 4), Generation(1, 1)))
+    life.hear(Tick(), 100.0 + 2 * life.state.settings.timeouts.adopt)
+    assert life.state.phase is Phase.STARTING
+    return life
+
+
+def test_who_begins_in_the_place_of_those_who_were_to_go_back_begins_with_what_is_trusted() -> None:
+    life = going_back(gone=True)
+    for place in range(2):
+        life.come(f"{place:04d}-b", Seat(place), None)
+    opened = [action.message for action in life.said if isinstance(action, Send) and isinstance(action.message, Open)]
+    assert {(message.position, message.restore and message.restore.step) for message in opened} == {(Position(2), 2)}
+    assert Undo(Undone(2, Generation(2, 1))) in life.said
+    assert (life.state.rollback, life.state.held, life.state.saved) == (None, {"storage": (2,)}, {"storage": 2})
+    assert life.state.trust["corruption"] == Trust(verified=2, checked=2)
+
+
+def test_who_comes_too_late_goes_back_all_the_same() -> None:
+    """Before anybody has begun in their place."""
+    life = going_back(gone=False)
+    for place in range(2):
+        life.come(f"{place:04d}-a", Seat(place), world_of(1, "0000-a", "0001-a"))
+    assert life.state.rollback is not None
+    assert life.state.rollback.opened is None
+    assert life.state.recovery is not None

@@ -60,9 +60,8 @@ class Lives:
         # Ranks may come before it knows what to make of them.
         controller.doze(simulation.chance.short())
         living = simulation.cluster.living() if simulation.chance.of(0.5) else None
-        if past.undone is not None:
-            simulation.snapshots.undo(past.undone)
-        controller.start(events.StoreOpened("host", 1), events.TookOver(past, living, simulation.clock.now))
+        saved = simulation.snapshots.found(*past.saved)
+        controller.start(events.StoreOpened("host", 1), *saved, events.TookOver(past, living, simulation.clock.now))
         simulation.snapshots.introduce(controller)
         simulation.cluster.introduce(controller, past)
 
@@ -80,10 +79,11 @@ class Lives:
             past = Past()
         if self._journals.torn:
             self._simulation.corruption.forgot()
+        if past.undone is not None:
+            self._simulation.snapshots.undo(past.undone)
         # Storage is looked through, and vaults are waited for where they are known to hold something.
         sources = [source for source in ("storage", "vault") if source == "storage" or source in past.saved]
-        found = [self._simulation.snapshots.found(source) for source in sources]
-        return replace(past, saved={source: step for held in found for source, step in held.items()})
+        return replace(past, saved={found.source: found.step for found in self._simulation.snapshots.found(*sources)})
 
     def _settings(self, term: int) -> Settings:
         scenario = self._simulation.scenario

@@ -56,18 +56,18 @@ class Snapshots:
         if self._held.get((source, step)) is held:
             self._simulation.lives.tell(events.Saved(source, step, generation=held.generation))
 
-    def found(self, source: str) -> dict[str, int]:
+    def found(self, *sources: str) -> list[events.Saved]:
         """What a controller that has taken over finds there."""
-        steps = [step for held, step in self._held if held == source]
-        return {source: max(steps)} if steps else {}
+        steps = {source: sorted(step for held, step in self._held if held == source) for source in sources}
+        return [events.Saved(source, held[-1], tuple(held)) for source, held in steps.items() if held]
 
     def introduce(self, controller: "Controller") -> None:
         """Vaults come to a controller that has taken over, and say what they hold."""
-        for source, step in self.found("vault").items():
-            kept = tuple(sorted(other for held, other in self._held if held == source))
-            self._simulation.clock.after(
-                self._simulation.chance.within(1.0), controller.hear, events.Saved(source, step, kept)
-            )
+        self._simulation.clock.after(self._simulation.chance.within(1.0), self._come, controller)
+
+    def _come(self, controller: "Controller") -> None:
+        for event in self.found("vault"):
+            controller.hear(event)
 
     def read(self, source: str, step: int) -> Held | None:
         """None if it was dropped since it was told of."""
