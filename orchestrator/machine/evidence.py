@@ -48,6 +48,9 @@ def heard(state: State, incarnation: str, message: Evidence, now: float) -> Step
         check = OpenCheck(state.present)
     key = (message.check, rank.seat.coordinate)
     group = check.groups.get(key) or Gathered(_among(state, message))
+    if group.agreed:
+        # It comes a second time.
+        return state, actions
     group = changed(group, brought=_with(group.brought, rank.seat.replica, message.signatures))
     verdict: Verdict | None = None
     if group.complete:

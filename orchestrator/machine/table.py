@@ -133,7 +133,7 @@ STANDINGS: tuple[Row, ...] = (
     Row(HEALTHY, SUSPECT, "it is silent", (Tick,)),
     Row(SUSPECT, HEALTHY, "it is heard again, and is what it was", MESSAGES),
     Row(LIVING, _FENCED, "it is given up", (*PLANNING, *ADOPTION)),
-    Row(_MEMBER, _FENCED, "it computes wrong", (Evidence,)),
+    Row((*_MEMBER, *_FINISHED), _FENCED, "it computes wrong", (Evidence,)),
     Row(LIVING, _LEFT, "it is not needed any more", (NodeDraining, *PLANNING, *ADOPTION)),
     Row((*LIVING, *_FENCED, *_LEFT), (Standing.GONE,), "its process is gone", (Ended,)),
 )

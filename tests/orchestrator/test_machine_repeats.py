@@ -87,7 +87,9 @@ def with_repeats(held: Settings, story: Story, chance: Random) -> Story:
             if rank is not None and rank.standing.living:
                 longer += [(late, now) for late in earlier if is_stale(late, state) and chance.random() < 0.1]
             earlier.append(one)
-        if isinstance(one, Heard | Ended) and chance.random() < 0.2:
+        # A heartbeat is an occasion to look around: a second one may do what the next one does.
+        beat = isinstance(one, Heard) and isinstance(one.message, Heartbeat)
+        if isinstance(one, Heard | Ended) and not beat and chance.random() < 0.2:
             longer.append((one, now))
     return longer
 

@@ -34,7 +34,8 @@ def check(simulation: "Simulation") -> None:
     if "has outlived its controller" in state.error and not _holders(simulation):
         return
     scenario = simulation.scenario
-    healthy = [rank for rank in ranks.values() if rank.alive and not rank.hit]
+    up = {name for name, known in state.ranks.items() if known.ready is not None}
+    healthy = [rank for rank in ranks.values() if rank.alive and not rank.hit and rank.name in up]
     few = len(healthy) < scenario.minimum * scenario.ranks_per_replica
     if not few and not _nowhere(simulation):
         names = [rank.name for rank in healthy]

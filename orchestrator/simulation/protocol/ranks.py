@@ -231,8 +231,9 @@ class Rank:
             simulation.checks.opened(self, message, before, after)
             taking = after.lacks
             if taking or (message.work is None and self.name in message.sources):
-                if before.position < after.position and not taking:
-                    # First it applies what the others have decided.
+                behind = before.position < after.position or self.training.stage == "apply"
+                if behind and not taking:
+                    # First it applies what was decided.
                     self.training.recalled = True
                 else:
                     self.recall()

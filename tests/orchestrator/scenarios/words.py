@@ -101,8 +101,8 @@ def _line(action: Action) -> str:
             return _sent(message)
         case Publish(records):
             return f"publish the records of steps {_numbers(record.step for record in records)}{{}}"
-        case Undo(step):
-            return f"what was saved after step {step} is wrong, and dropped{{}}"
+        case Undo(undone):
+            return f"what was saved after step {undone.step} is wrong, and dropped{{}}"
         case EndRun():
             return "the run is over{}"
     raise AssertionError(action)
