@@ -295,10 +295,15 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Hold:
-    """Nobody can train now, because of ``reason``: a new generation may take ``seconds`` from here on to come."""
+    """Nobody can train now, because of ``reason``: a new generation may take ``seconds`` from here on to come.
+
+    Attributes:
+        store: host and port of the store in which its members will meet; None if it is not known yet.
+    """
 
     seconds: float
     reason: str
+    store: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)

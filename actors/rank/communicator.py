@@ -293,24 +293,29 @@ def build(
         CommunicatorError: a peer did not come, or the store is gone.
     """
     started = time.monotonic()
+    clients = clients or StoreClients(build_timeout)
+    communicator: ProcessGroupCommunicator
     try:
-        client = (clients or StoreClients(build_timeout)).take(address.host, address.port)
-        store = PrefixStore(address.prefix, client)
         if device.type == "cuda":
+            # NCCL's own threads use the store for as long as the group lives.
+            store = PrefixStore(address.prefix, clients.take(address.host, address.port))
+            clients.prepare(address.host, address.port)
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = timedelta(seconds=collective_timeout)
             group = dist.ProcessGroupNCCL(store, rank, size, nccl)
-            over_nccl = NcclCommunicator(group, generation, rank, size, store, collective_timeout)
-            over_nccl.board = board
-            return over_nccl
-        watch = SocketWatch()
-        options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-        options._timeout = timedelta(seconds=build_timeout)
-        gloo = dist.ProcessGroupGloo(store, rank, size, options)
-        communicator = GlooCommunicator(gloo, generation, rank, size, store, collective_timeout, watch)
-        watch.ask(communicator)
-        gloo._set_default_timeout(timedelta(seconds=collective_timeout))
+            communicator = NcclCommunicator(group, generation, rank, size, store, collective_timeout)
+        else:
+            with clients.lent(address.host, address.port) as client:
+                store = PrefixStore(address.prefix, client)
+                watch = SocketWatch()
+                options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+                options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+                options._timeout = timedelta(seconds=build_timeout)
+                gloo = dist.ProcessGroupGloo(store, rank, size, options)
+                over_gloo = GlooCommunicator(gloo, generation, rank, size, store, collective_timeout, watch)
+                watch.ask(over_gloo)
+                gloo._set_default_timeout(timedelta(seconds=collective_timeout))
+                communicator = over_gloo
         communicator.board = board
         return communicator
     except RuntimeError as error:

@@ -134,8 +134,9 @@ class Handover:
         place, worth = (message.world.generation, message.position), self._worth(message)
         with socket.create_server((self._host, 0)) as server:
             server.settimeout(0.2)
-            store = PrefixStore(message.store.prefix, self._clients.take(message.store.host, message.store.port))
-            store.set(_key(newcomer), f"{self._host} {server.getsockname()[1]}")
+            with self._clients.lent(message.store.host, message.store.port) as client:
+                store = PrefixStore(message.store.prefix, client)
+                store.set(_key(newcomer), f"{self._host} {server.getsockname()[1]}")
             while worth():
                 try:
                     connection, _ = server.accept()
@@ -174,12 +175,13 @@ class Handover:
     def _reach(self, message: Open, newcomer: str) -> socket.socket:
         """A connection to the source, once it has said where it listens."""
         worth = self._worth(message)
-        store = PrefixStore(message.store.prefix, self._clients.take(message.store.host, message.store.port))
-        while not store.check([_key(newcomer)]):
-            if not worth():
-                raise HandoverError("nobody serves it")
-            time.sleep(_POLL_S)
-        host, port = store.get(_key(newcomer)).decode().split()
+        with self._clients.lent(message.store.host, message.store.port) as client:
+            store = PrefixStore(message.store.prefix, client)
+            while not store.check([_key(newcomer)]):
+                if not worth():
+                    raise HandoverError("nobody serves it")
+                time.sleep(_POLL_S)
+            host, port = store.get(_key(newcomer)).decode().split()
         return socket.create_connection((host, int(port)), timeout=self._timeouts.build)
 
     def _check(self, channel: stream.Channel) -> None:

@@ -309,8 +309,11 @@ class RankProcess:
                 self.context.history.acknowledge(recorded, wanted, kept)
             case Prepare():
                 self.ledger.prepare(message)
-            case Hold():
+            case Hold(store=store):
                 self.ledger.hold(message)
+                if store is not None:
+                    # Whoever waits has the time that is short when a generation opens.
+                    self._clients.prepare(*store)
             case Open():
                 if self.ledger.open(message):
                     if message.restore is not None:

@@ -1,17 +1,23 @@
 """Connections of this process to the rendezvous store, one of them always ready before it is needed."""
 
 import threading
-from concurrent.futures import Future
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
 
+# One for the next meeting, and one for the case that a meeting waits for a dead peer.
+_READY = 2
+Place = tuple[str, int]
+
 
 class StoreClients:
-    """Gives out clients of the store; each is used for one meeting.
+    """Gives out clients of the store; each is used by one meeting at a time.
 
-    A meeting that waits for a dead peer holds its client, so every generation has its own. Connecting may stall for
-    seconds in a reverse name lookup, so the next client is connected while nobody waits for it.
+    A meeting that waits for a dead peer holds its client, so there is another one. For every connection torch asks the
+    resolver for the name of the other end, here and in the thread that serves all ranks, which may take seconds. So
+    clients are used again, and new ones are connected when a meeting is over, not while one is on.
 
     Args:
         timeout: seconds; bound of connecting and of every wait on a client.
@@ -20,36 +26,66 @@ class StoreClients:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._reserve: tuple[tuple[str, int], Future[TCPStore]] | None = None
+        self._place: Place | None = None
+        self._ready: list[TCPStore] = []
+        self._lent = 0
+
+    def prepare(self, host: str, port: int) -> None:
+        """Members will meet there: connect in the background what is missing to be ready for it."""
+        with self._lock:
+            self._turn_to((host, port))
+            enough = len(self._ready) + self._lent >= _READY
+        if not enough:
+            threading.Thread(target=self._fill, args=(host, port), name="everstep-store", daemon=True).start()
 
     def take(self, host: str, port: int) -> TCPStore:
-        """A connected client of its own for the caller.
+        """A connected client that the caller keeps.
 
         Raises:
             RuntimeError: the store cannot be reached.
         """
         with self._lock:
-            reserve, self._reserve = self._reserve, None
-        try:
-            if reserve is not None and reserve[0] == (host, port):
-                future = reserve[1]
-                if future.done() and future.exception() is None:
-                    return future.result()
-            return self._connect(host, port)
-        finally:
-            self._restock(host, port)
+            self._turn_to((host, port))
+            if self._ready:
+                return self._ready.pop()
+        return self._connect(host, port)
 
-    def _restock(self, host: str, port: int) -> None:
-        future: Future[TCPStore] = Future()
+    @contextmanager
+    def lent(self, host: str, port: int) -> Iterator[TCPStore]:
+        """A client for one meeting; if that fails, it is not used again.
+
+        Raises:
+            RuntimeError: the store cannot be reached.
+        """
+        client = self.take(host, port)
         with self._lock:
-            self._reserve = ((host, port), future)
-        threading.Thread(target=self._fill, args=(host, port, future), name="everstep-store", daemon=True).start()
-
-    def _fill(self, host: str, port: int, future: "Future[TCPStore]") -> None:
+            self._lent += 1
         try:
-            future.set_result(self._connect(host, port))
-        except RuntimeError as error:
-            future.set_exception(error)
+            yield client
+            with self._lock:
+                if self._place == (host, port):
+                    self._ready.append(client)
+        finally:
+            with self._lock:
+                self._lent -= 1
+                place = self._place
+            if place is not None:
+                self.prepare(*place)
+
+    def _turn_to(self, place: Place) -> None:
+        """Another controller has another store."""
+        if self._place != place:
+            self._place, self._ready = place, []
+
+    def _fill(self, host: str, port: int) -> None:
+        try:
+            client = self._connect(host, port)
+        except RuntimeError:
+            # Whoever needs one finds out.
+            return
+        with self._lock:
+            if self._place == (host, port) and len(self._ready) < _READY:
+                self._ready.append(client)
 
     def _connect(self, host: str, port: int) -> TCPStore:
         limit = timedelta(seconds=self._timeout)

@@ -119,7 +119,7 @@ def open_next(state: State, chosen: Answer, found: Scene, now: float) -> tuple[S
 
 def hold(state: State, incarnation: str, seconds: float, reason: str) -> Send:
     """Tell a rank that a new generation may be long in coming."""
-    return Send(incarnation, Hold(seconds + state.settings.timeouts.recovery, reason))
+    return Send(incarnation, Hold(seconds + state.settings.timeouts.recovery, reason, state.store))
 
 
 def _unseated(state: State, incarnation: str) -> tuple[State, list[Action]]:

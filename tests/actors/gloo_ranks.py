@@ -229,10 +229,6 @@ def strangers(peer: Peer) -> None:
 
 def many(peer: Peer) -> None:
     """A hundred generations, every other one interrupted; each is freed behind the back of the next."""
-    # One connection for all, since torch asks the resolver for the name of the other end of every new one.
-    peer.clients = StoreClients(10.0)
-    client = peer.clients.take("127.0.0.1", peer.port)
-    peer.clients.take = lambda host, port: client  # type: ignore[method-assign]
     figures = []
     for number in range(1, 121):
         group = peer.build(number)
