@@ -79,6 +79,7 @@ def train(ctx: Any) -> None:
 
     def await_the_gate() -> None:
         deadline = time.monotonic() + 60.0
+        Path(ctx.config["log"], f"gate {step.number} awaited by {os.getpid()}").touch()
         while not Path(ctx.config["log"], f"gate {step.number}").exists():
             assert time.monotonic() < deadline, "nobody opened the gate"
             time.sleep(0.002)
@@ -216,6 +217,11 @@ def drive(
 def open_gate(folder: Path, step: int) -> None:
     """Let the ranks go on that wait in this step."""
     (folder / f"gate {step}").touch()
+
+
+def awaiting(folder: Path, step: int) -> int:
+    """How many ranks have come to a gate, each in the first microbatch of its share of this step."""
+    return len(list(folder.glob(f"gate {step} awaited by *")))
 
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:

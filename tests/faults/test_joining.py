@@ -18,6 +18,7 @@ from .harness import (
     During,
     Outcome,
     assert_as_if_undisturbed,
+    awaiting,
     drive,
     open_gate,
     plan_of,
@@ -88,7 +89,7 @@ def test_one_rank_that_is_alone_is_joined_in_its_first_step(undisturbed: Outcome
 
 def test_a_run_shrinks_from_four_to_two(undisturbed: Outcome, tmp_path: Path) -> None:
     async def shrink(controller: Controller) -> None:
-        await until(lambda: controller.state().step == GATE)
+        await until(lambda: awaiting(tmp_path, GATE) == 4)
         assert controller.scale(2) is None
         await until(lambda: statuses(controller.state())["leaving"] == 2)
         open_gate(tmp_path, GATE)
