@@ -157,9 +157,9 @@ def test_every_folder_of_the_package_is_shipped() -> None:
 
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     shipped = set(settings["packages"])
-    folders = {path.parent for path in package_files()}
+    folders = {path.parent for path in (*package_files(), *sources("examples/**/*.py", "benchmarks/**/*.py"))}
     needed = {".".join(("everstep", *folder.relative_to(ROOT).parts)) for folder in folders}
-    assert needed - shipped == set()
+    assert needed == shipped
     assert all((folder / "__init__.py").exists() for folder in folders)
 
 
