@@ -307,8 +307,8 @@ class VaultCopies:
         now, before = newest.step if newest else 0, self._announced
         whole = tuple(step for step, held in self.holdings.manifests.items() if self.holdings.whole(held))
         self._announced = now
-        if now > before:
-            return [Saved(VAULT, now, whole)]
+        if newest is not None and now > before:
+            return [Saved(VAULT, now, whole, newest.generation)]
         return [Lost(VAULT, before, now or None, why, whole)] if now < before else []
 
     def _refused(self, name: PartName) -> bool:

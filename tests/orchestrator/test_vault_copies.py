@@ -242,7 +242,7 @@ def test_a_later_controller_has_vaults_forget_what_the_last_one_could_not_tell_t
     later = VaultCopies(1, KEEP)
     later.undo(Undone(1, Generation(1, 2)))
     told = later.came(VaultHello(name, 1, node, (name, 0), 1, vault.parts, vault.manifests))
-    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1, (1,))]
+    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1, (1,), Generation(1, 1))]
     assert Tell(name, Forget((PartName(2, Generation(1, 1), 0),))) in told
 
 
@@ -254,7 +254,7 @@ def test_a_later_controller_learns_from_vaults_what_there_is() -> None:
     told: list[Order] = []
     for name, (node, vault) in there.vaults.items():
         told += later.came(VaultHello(name, 1, node, (name, 0), 1, vault.parts, vault.manifests))
-    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1, (1,))]
+    assert [order for order in told if isinstance(order, Saved)] == [Saved(VAULT, 1, (1,), Generation(1, 1))]
     assert len(later.holdings.where(1)) == 3
 
 
