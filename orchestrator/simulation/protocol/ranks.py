@@ -231,7 +231,7 @@ class Rank:
             simulation.checks.opened(self, message, before, after)
             taking = after.lacks
             if taking or (message.work is None and self.name in message.sources):
-                behind = before.position < after.position or self.training.stage == "apply"
+                behind = before.position < after.position or self.training.applying
                 if behind and not taking:
                     # First it applies what was decided.
                     self.training.recalled = True

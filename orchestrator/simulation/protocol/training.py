@@ -41,6 +41,7 @@ class Training:
         busy: seconds that these took.
         beginning: of the transaction, in which ``sums`` was begun.
         recalled: whether the training function is to begin anew as soon as it calls into everstep again.
+        applying: whether it is about to do what was decided last.
         spoiled: what is wrong in its weights.
         voted: generation of the newest vote that it entered.
     """
@@ -59,7 +60,7 @@ class Training:
         self.computed = 0
         self.busy = 0.0
         self.beginning = 0
-        self.recalled = False
+        self.recalled = self.applying = False
         self.spoiled = CLEAN
         self.voted: Generation | None = None
         # Whether somebody gave something wrong to the newest sum.
@@ -81,7 +82,7 @@ class Training:
     def again(self) -> Moves[None]:
         """The training function begins anew, with the state that another one has, or that was saved, or its own."""
         self.stage, self.untorn, self.total = "fetch", None, None
-        self.sums, self.recalled, self.voted = set(), False, None
+        self.sums, self.recalled, self.applying, self.voted = set(), False, False, None
         yield from self._fetch()
         transaction = self._transaction
         self._simulation.checks.begun(self._rank, transaction)
@@ -95,10 +96,11 @@ class Training:
             yield from self._decide(work)
             if self.position.step != step:
                 raise Violation("the same units for all", f"{rank.name} does {work} of {step} at {self.position}")
-            self.stage = "apply"
+            self.stage, self.applying = "apply", True
             simulation.faults.strike("apply", rank)
             # What the user does in between; the others may have begun the next unit long ago.
             yield simulation.chance.long() if simulation.chance.of(0.3) else simulation.chance.short()
+            self.applying = False
             if work.kind is WorkKind.TRAINING:
                 self.history.append((step, work))
                 self.spoiled |= {f"sum of {step}"} if self._mixed else CLEAN
