@@ -29,14 +29,13 @@ class StoreClients:
         self._place: Place | None = None
         self._ready: list[TCPStore] = []
         self._lent = 0
+        self._filling = False
 
     def prepare(self, host: str, port: int) -> None:
         """Members will meet there: connect in the background what is missing to be ready for it."""
         with self._lock:
             self._turn_to((host, port))
-            enough = len(self._ready) + self._lent >= _READY
-        if not enough:
-            threading.Thread(target=self._fill, args=(host, port), name="everstep-store", daemon=True).start()
+            self._restock()
 
     def take(self, host: str, port: int) -> TCPStore:
         """A connected client that the caller keeps.
@@ -68,24 +67,42 @@ class StoreClients:
         finally:
             with self._lock:
                 self._lent -= 1
-                place = self._place
-            if place is not None:
-                self.prepare(*place)
+                self._restock()
 
     def _turn_to(self, place: Place) -> None:
         """Another controller has another store."""
         if self._place != place:
             self._place, self._ready = place, []
 
-    def _fill(self, host: str, port: int) -> None:
-        try:
-            client = self._connect(host, port)
-        except RuntimeError:
-            # Whoever needs one finds out.
-            return
+    def _restock(self) -> None:
+        """One thread connects what is missing; the lock is held."""
+        if self._missing and not self._filling:
+            self._filling = True
+            threading.Thread(target=self._fill, name="everstep-store", daemon=True).start()
+
+    @property
+    def _missing(self) -> Place | None:
+        """Where another client is to be connected to; None if there are enough."""
+        return self._place if len(self._ready) + self._lent < _READY else None
+
+    def _fill(self) -> None:
+        while (place := self._wanted()) is not None:
+            try:
+                client = self._connect(*place)
+            except Exception:
+                # Whoever needs one finds out.
+                with self._lock:
+                    self._filling = False
+                return
+            with self._lock:
+                if self._missing == place:
+                    self._ready.append(client)
+
+    def _wanted(self) -> Place | None:
+        """What the filling thread is to do next; None is its end."""
         with self._lock:
-            if self._place == (host, port) and len(self._ready) < _READY:
-                self._ready.append(client)
+            self._filling = self._missing is not None
+            return self._missing
 
     def _connect(self, host: str, port: int) -> TCPStore:
         limit = timedelta(seconds=self._timeout)

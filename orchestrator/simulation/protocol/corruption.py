@@ -105,18 +105,18 @@ class Corruption:
     def observe(self, event: events.Event, before: State, after: State, actions: Sequence[events.Action]) -> None:
         """The newest controller has taken a step."""
         known, now = trust_of(before, CORRUPTION), trust_of(after, CORRUPTION)
-        fresh = now.candidate is not None and now.candidate != known.candidate and now.candidate > (known.checked or 0)
-        if fresh and before.world is not None and now.candidate is not None:
-            there = self._brought.get((before.world.generation, now.candidate), {})
+        clean, world = now.candidate, before.world
+        if world is not None and clean is not None and clean != known.candidate and clean > (known.checked or 0):
+            there = self._brought.get((world.generation, clean), {})
             if any(there.values()):
                 self._hide("nobody differed")
         if not (isinstance(event, events.Heard) and isinstance(event.message, Evidence)):
             return
         for action in actions:
             if isinstance(action, events.KillRank) and action.reason.startswith(_BLAME):
-                assert before.world is not None
+                assert world is not None
                 brought = self._brought[event.message.generation, event.message.step]
-                self._blamed(action.incarnation, before.world, brought)
+                self._blamed(action.incarnation, world, brought)
 
     def forgot(self) -> None:
         """A later controller does not know all that was found."""
